@@ -1,1 +1,45 @@
-fn main() {}
+//! The tasks of this repository, one file each: `cargo xtask --help`.
+
+mod bench;
+mod check;
+mod counts;
+mod filesystems;
+mod fuzz;
+mod packages;
+mod process;
+mod test;
+mod tools;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// The tasks of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    Check(check::Args),
+    Test(test::Args),
+    Bench(bench::Args),
+    Fuzz(fuzz::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = process::survive_interrupts().and_then(|()| match cli.task {
+        Task::Check(args) => check::run(&args),
+        Task::Test(args) => test::run(&args),
+        Task::Bench(args) => bench::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
+    });
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

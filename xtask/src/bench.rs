@@ -1,0 +1,44 @@
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::filesystems::{Filesystems, Kind};
+use crate::packages;
+use crate::process::{cargo, run as run_program};
+
+/// Room for the larger workloads. The image is sparse and removed afterwards.
+const DISK_SIZE_BYTES: u64 = 4 << 30;
+
+/// Run a benchmark and print its figures
+///
+/// The disk part runs on an ext4 image mounted below target/test-fs (needs root).
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The benchmark; `micro` runs the microbenchmarks of all crates
+    name: String,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.name == "micro" {
+        run_program(cargo().args(["bench", "--workspace"]))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    packages::install_missing(packages::FOR_BENCHMARKS);
+    let filesystems = Filesystems::prepare(&[Kind::Ext4], DISK_SIZE_BYTES)?;
+    // Stdout is the benchmark's alone.
+    for line in filesystems.describe() {
+        eprintln!("{line}");
+    }
+    let mut command = cargo();
+    command.args(["run", "--release", "--quiet", "--package", "codeagent-bench", "--", &args.name]);
+    if args.json {
+        command.arg("--json");
+    }
+    filesystems.announce(&mut command);
+    run_program(&mut command)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,65 @@
+//! System packages that the tests need, installed where that is allowed.
+
+use crate::process::{find_program, is_root, program, run_silently};
+
+/// A program the tests call, and the Debian package that has it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needed {
+    pub(crate) program: &'static str,
+    pub(crate) package: &'static str,
+}
+
+/// What `cargo xtask test` needs beyond Rust and a C compiler.
+pub(crate) const FOR_TESTS: &[Needed] = &[
+    Needed { program: "git", package: "git" },
+    Needed { program: "getfattr", package: "attr" },
+    Needed { program: "getfacl", package: "acl" },
+    Needed { program: "mkfs.btrfs", package: "btrfs-progs" },
+    Needed { program: "mkfs.xfs", package: "xfsprogs" },
+    Needed { program: "mkfs.ext4", package: "e2fsprogs" },
+];
+
+/// What `cargo xtask bench` needs: a filesystem on a disk image.
+pub(crate) const FOR_BENCHMARKS: &[Needed] =
+    &[Needed { program: "mkfs.ext4", package: "e2fsprogs" }];
+
+/// Installs what is missing. What cannot be installed is said, and is no error: the tests that
+/// need it are skipped and say so.
+pub(crate) fn install_missing(needed: &[Needed]) {
+    let missing: Vec<&str> = needed
+        .iter()
+        .filter(|needed| find_program(needed.program).is_none())
+        .map(|needed| needed.package)
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    let names = missing.join(" ");
+    if find_program("apt-get").is_none() {
+        eprintln!("Missing: {names}. Install them with the package manager of this system.");
+    } else if !is_root() {
+        eprintln!("Missing: {names}. Install them: sudo apt-get install {names}");
+    } else {
+        eprintln!("Installing {names} …");
+        if let Err(error) = apt_install(&missing) {
+            eprintln!("Could not install {names}: {error:#}");
+        }
+    }
+}
+
+fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+    let install = || {
+        run_silently(
+            program("apt-get")
+                .args(["install", "--yes", "--no-install-recommends"])
+                .args(packages)
+                .env("DEBIAN_FRONTEND", "noninteractive"),
+        )
+    };
+    // The package lists of a new machine are often empty or old; fetch them only when needed.
+    if install().is_err() {
+        run_silently(program("apt-get").arg("update"))?;
+        install()?;
+    }
+    Ok(())
+}
