@@ -1,1 +1,22 @@
+//! The vocabulary of the sandbox: what every crate means by a step, a barrier, a safeguard, a path.
+//!
+//! No I/O happens here; see ARCHITECTURE.md for the glossary.
 
+mod change;
+mod error_code;
+mod path;
+mod policy;
+mod safeguard;
+mod step;
+
+pub use change::{Change, ChangeKind, EntryKind};
+pub use error_code::ErrorCode;
+pub use path::{InvalidPath, RelPath, RelPathBuf};
+pub use policy::{
+    ExternalModificationPolicy, OverLimitPolicy, PathUse, PathVerdict, ResourceLimits,
+    SymlinkPolicy,
+};
+pub use safeguard::{
+    SafeguardConfig, SafeguardDecision, SafeguardId, SafeguardKind, SafeguardRequest,
+};
+pub use step::{BarrierId, BarrierInfo, Protection, StepId, StepInfo, StepKind, Timestamp};

@@ -1,0 +1,41 @@
+//! Stable error codes: part of every wire protocol, never renamed.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    Io,
+    InvalidPath,
+    UndoDirInsideWorkingDir,
+    UndoDirUnusable,
+    WorkingDirUnusable,
+    WrongWorkingDir,
+    UndoVersionMismatch,
+    UndoDisabled,
+    UndoLocked,
+    UndoCorrupt,
+    RollbackBlocked,
+    StepUnprotected,
+    StepNotFound,
+    NothingToUndo,
+    NothingToRedo,
+    StepOpen,
+    NoStepOpen,
+    SafeguardDenied,
+    SafeguardUnknown,
+    HeldQueueFull,
+    PathProtected,
+    ReadOnly,
+    LimitExceeded,
+    LowDiskSpace,
+    PathNotInStep,
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
