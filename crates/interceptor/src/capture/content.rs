@@ -1,0 +1,175 @@
+//! Content preimages: the ladder from "nothing" to "copy".
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::Ordering;
+
+use super::recorder::{Recorder, Room, Workspace};
+use super::{BLOCK, InodeState};
+use crate::error::{Result, UndoError};
+use crate::host::{Entry, Stamp, clone_file, data_segments, read_exact_at};
+use crate::probe::Point;
+use crate::store::{Content, Region};
+
+/// Bytes stored at once; large enough to be quick, small enough to fit in memory many times over.
+const CHUNK: u64 = 1 << 20;
+
+/// A stretch of a file, end exclusive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Span {
+    pub(crate) const ALL: Self = Self { start: 0, end: u64::MAX };
+
+    pub(crate) fn from(start: u64) -> Self {
+        Self { start, end: u64::MAX }
+    }
+
+    pub(crate) fn of(start: u64, length: u64) -> Self {
+        Self { start, end: start.saturating_add(length) }
+    }
+}
+
+/// Content that is in the store, but not in the journal yet.
+pub(crate) struct CapturedContent {
+    pub(crate) content: Content,
+    covered: Covered,
+}
+
+enum Covered {
+    Whole,
+    Spans(Vec<Span>),
+}
+
+impl CapturedContent {
+    /// To be called once the record is in the journal.
+    pub(crate) fn mark(&self, state: &InodeState) {
+        match (&self.content, &self.covered) {
+            (Content::Ranges { length, .. }, Covered::Spans(spans)) => {
+                state.set_length(*length);
+                spans.iter().for_each(|span| state.set_span(*span));
+            }
+            (Content::Ranges { length, .. } | Content::Clone { length, .. }, _) => {
+                state.set_length(*length);
+                state.set_whole();
+            }
+        }
+    }
+}
+
+impl Recorder {
+    /// Stores what `span` of the file held before the step, as far as that is still missing.
+    /// `None`: the step is no longer protected.
+    pub(crate) fn capture_content(
+        &self,
+        workspace: &Workspace,
+        entry: &Entry<'_>,
+        stamp: &Stamp,
+        state: &InodeState,
+        span: Span,
+    ) -> Result<Option<CapturedContent>> {
+        let length = state.former_length().unwrap_or(stamp.size);
+        let fresh = InodeState::default();
+        let known = if state.former_length().is_some() {
+            state
+        } else {
+            fresh.set_length(length);
+            &fresh
+        };
+        let missing: Vec<Span> = known.missing(span).collect();
+        if missing.is_empty() {
+            let content = Content::Ranges { length, regions: Vec::new() };
+            return Ok(Some(CapturedContent { content, covered: Covered::Spans(missing) }));
+        }
+        let file = entry.open_read().map_err(UndoError::host)?;
+        if !state.has_length()
+            && length > BLOCK
+            && let Some(content) = self.clone_content(workspace, &file, length)?
+        {
+            return Ok(Some(CapturedContent { content, covered: Covered::Whole }));
+        }
+        let mut regions = Vec::with_capacity(missing.len());
+        for span in &missing {
+            match self.store_region(workspace, &file, *span)? {
+                Some(region) => regions.push(region),
+                None => return Ok(None),
+            }
+        }
+        let content = Content::Ranges { length, regions };
+        Ok(Some(CapturedContent { content, covered: Covered::Spans(missing) }))
+    }
+
+    /// Shares the file's blocks with an object, where the filesystem can.
+    fn clone_content(
+        &self,
+        workspace: &Workspace,
+        file: &File,
+        length: u64,
+    ) -> Result<Option<Content>> {
+        if !workspace.can_clone.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let number = self.next_object();
+        let name = number.to_string().into_bytes();
+        let object = self.objects.entry(name);
+        let attempt = || -> io::Result<Option<Stamp>> {
+            workspace.store.probe.reach(Point::StoreOpen)?;
+            let clone = object.create_file()?;
+            if !clone_file(&clone, file)? {
+                object.unlink()?;
+                return Ok(None);
+            }
+            drop(clone);
+            object.stat()
+        };
+        match attempt().map_err(UndoError::io("cloning a preimage"))? {
+            Some(stamp) => {
+                self.hold(stamp.held_bytes());
+                Ok(Some(Content::Clone { length, object: number, stamp }))
+            }
+            None => {
+                workspace.can_clone.store(false, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Appends a stretch of a file to the pack, holes left out.
+    /// `None`: the step is no longer protected.
+    pub(crate) fn store_region(
+        &self,
+        workspace: &Workspace,
+        file: &File,
+        span: Span,
+    ) -> Result<Option<Region>> {
+        let failed = |context| UndoError::io(context);
+        let mut region = Region { start: span.start, end: span.end, extents: Vec::new() };
+        let segments = data_segments(file, span.start, span.end)
+            .map_err(failed("reading what is about to change"))?;
+        let mut buffer = Vec::new();
+        for (start, end) in segments {
+            let mut at = start;
+            while at < end {
+                let wanted = usize::try_from((end - at).min(CHUNK)).unwrap_or(0);
+                buffer.resize(wanted, 0);
+                let read = read_exact_at(file, &mut buffer, at)
+                    .map_err(failed("reading what is about to change"))?;
+                if read == 0 {
+                    break;
+                }
+                if self.make_room(workspace, read as u64)? == Room::Unprotected {
+                    return Ok(None);
+                }
+                let pack = self.pack(workspace)?;
+                let extent = pack.add(&buffer[..read], at).map_err(failed("storing a preimage"))?;
+                self.charge(extent.stored_bytes.into());
+                region.extents.push(extent);
+                at += read as u64;
+            }
+        }
+        Ok(Some(region))
+    }
+}

@@ -1,0 +1,213 @@
+//! What the open step has captured of each inode.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use super::{BLOCK, Span};
+use crate::host::FileId;
+
+const SHARDS: usize = 64;
+
+const CREATED: u8 = 1;
+const TIMES: u8 = 2;
+const ATTRIBUTES: u8 = 4;
+const LENGTH: u8 = 8;
+const WHOLE: u8 = 16;
+
+/// What has to be captured before a mutation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Attributes,
+    Content(Span),
+}
+
+/// Inodes the step has touched, by identity: hard links share one state.
+#[derive(Debug)]
+pub(crate) struct InodeTable {
+    shards: Vec<Mutex<HashMap<FileId, Arc<InodeState>, foldhash::fast::FixedState>>>,
+}
+
+impl InodeTable {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(
+        &self,
+        id: FileId,
+    ) -> &Mutex<HashMap<FileId, Arc<InodeState>, foldhash::fast::FixedState>> {
+        &self.shards[(id.inode as usize) % SHARDS]
+    }
+
+    pub(crate) fn state(&self, id: FileId) -> Arc<InodeState> {
+        Arc::clone(self.shard(id).lock().entry(id).or_default())
+    }
+
+    /// Asks without making an entry, and without touching its reference count.
+    pub(crate) fn check(&self, id: FileId, ask: impl FnOnce(&InodeState) -> bool) -> bool {
+        self.shard(id).lock().get(&id).is_some_and(|state| ask(state))
+    }
+
+    /// The inode is new in this step, whatever had its number before.
+    pub(crate) fn mark_created(&self, id: FileId) {
+        let state = InodeState::default();
+        state.add(CREATED);
+        self.shard(id).lock().insert(id, Arc::new(state));
+    }
+
+    /// The inode is gone; its number may come back as another file.
+    pub(crate) fn forget(&self, id: FileId) {
+        self.shard(id).lock().remove(&id);
+    }
+}
+
+/// What has been captured of one inode.
+#[derive(Debug, Default)]
+pub(crate) struct InodeState {
+    flags: AtomicU8,
+    /// The length before the step; valid with `LENGTH`.
+    length: AtomicU64,
+    /// One bit for each block of the former content.
+    blocks: OnceLock<Box<[AtomicU64]>>,
+    /// Held while the inode is being captured, so that each part is captured once.
+    pub(crate) capturing: Mutex<()>,
+}
+
+impl InodeState {
+    fn has(&self, flags: u8) -> bool {
+        self.flags.load(Ordering::Acquire) & flags != 0
+    }
+
+    fn add(&self, flags: u8) {
+        self.flags.fetch_or(flags, Ordering::AcqRel);
+    }
+
+    pub(crate) fn is_created(&self) -> bool {
+        self.has(CREATED)
+    }
+
+    pub(crate) fn has_times(&self) -> bool {
+        self.has(CREATED | TIMES | ATTRIBUTES)
+    }
+
+    pub(crate) fn has_attributes(&self) -> bool {
+        self.has(CREATED | ATTRIBUTES)
+    }
+
+    pub(crate) fn has_length(&self) -> bool {
+        self.has(CREATED | LENGTH)
+    }
+
+    pub(crate) fn covers(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Attributes => self.has_attributes(),
+            Wanted::Content(span) => self.covers_span(span),
+        }
+    }
+
+    fn covers_span(&self, span: Span) -> bool {
+        let flags = self.flags.load(Ordering::Acquire);
+        if flags & (CREATED | WHOLE) != 0 {
+            return true;
+        }
+        flags & LENGTH != 0 && self.missing(span).next().is_none()
+    }
+
+    /// The length the file had before the step, if that is known.
+    pub(crate) fn former_length(&self) -> Option<u64> {
+        self.has(LENGTH).then(|| self.length.load(Ordering::Acquire))
+    }
+
+    /// Stretches of former content within `span`, in whole blocks, that are not captured yet.
+    pub(crate) fn missing(&self, span: Span) -> impl Iterator<Item = Span> + '_ {
+        let length = self.length.load(Ordering::Acquire);
+        let end = span.end.min(length);
+        let last = end.div_ceil(BLOCK);
+        let mut block = if span.start < end { span.start / BLOCK } else { last };
+        std::iter::from_fn(move || {
+            while block < last && self.has_block(block) {
+                block += 1;
+            }
+            if block >= last {
+                return None;
+            }
+            let first = block;
+            while block < last && !self.has_block(block) {
+                block += 1;
+            }
+            Some(Span { start: first * BLOCK, end: (block * BLOCK).min(length) })
+        })
+    }
+
+    fn has_block(&self, block: u64) -> bool {
+        let Some(bits) = self.blocks.get() else {
+            return false;
+        };
+        let word = usize::try_from(block / 64).ok().and_then(|word| bits.get(word));
+        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (block % 64)) != 0)
+    }
+
+    pub(crate) fn set_times(&self) {
+        self.add(TIMES);
+    }
+
+    pub(crate) fn set_attributes(&self) {
+        self.add(ATTRIBUTES);
+    }
+
+    /// From now on the former length is known; call before [`InodeState::set_span`].
+    pub(crate) fn set_length(&self, length: u64) {
+        self.length.store(length, Ordering::Release);
+        self.add(LENGTH);
+    }
+
+    pub(crate) fn set_span(&self, span: Span) {
+        let length = self.length.load(Ordering::Acquire);
+        let bits = self.blocks.get_or_init(|| {
+            let words = length.div_ceil(BLOCK).div_ceil(64);
+            (0..words).map(|_| AtomicU64::new(0)).collect()
+        });
+        for block in span.start / BLOCK..span.end.min(length).div_ceil(BLOCK) {
+            if let Some(word) = usize::try_from(block / 64).ok().and_then(|word| bits.get(word)) {
+                word.fetch_or(1 << (block % 64), Ordering::AcqRel);
+            }
+        }
+    }
+
+    pub(crate) fn set_whole(&self) {
+        self.add(WHOLE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_missing_until_they_are_captured() {
+        let state = InodeState::default();
+        state.set_length(10 * BLOCK + 5);
+        let all = Span { start: 0, end: u64::MAX };
+        assert_eq!(
+            state.missing(all).collect::<Vec<_>>(),
+            [Span { start: 0, end: 10 * BLOCK + 5 }]
+        );
+        state.set_span(Span { start: BLOCK, end: 2 * BLOCK });
+        let missing: Vec<_> = state.missing(all).collect();
+        assert_eq!(missing[0], Span { start: 0, end: BLOCK });
+        assert_eq!(missing[1], Span { start: 2 * BLOCK, end: 10 * BLOCK + 5 });
+        assert!(state.covers(Wanted::Content(Span { start: BLOCK + 7, end: BLOCK + 9 })));
+        assert!(!state.covers(Wanted::Content(Span { start: BLOCK - 1, end: BLOCK + 9 })));
+    }
+
+    #[test]
+    fn bytes_behind_the_former_end_need_no_capture() {
+        let state = InodeState::default();
+        state.set_length(100);
+        assert!(state.covers(Wanted::Content(Span { start: 100, end: 4096 })));
+        assert!(!state.covers(Wanted::Content(Span { start: 99, end: 4096 })));
+    }
+}

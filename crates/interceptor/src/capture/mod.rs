@@ -1,0 +1,12 @@
+//! Recording: what is written to the store before the host is touched.
+
+mod content;
+mod inodes;
+mod recorder;
+
+pub(crate) use content::Span;
+pub(crate) use inodes::{InodeState, Wanted};
+pub(crate) use recorder::{Recorder, Removal, Workspace};
+
+/// Content is captured in blocks of this size, each once per inode and step.
+pub(crate) const BLOCK: u64 = 64 << 10;

@@ -1,0 +1,416 @@
+//! The recorder of one journal: a step, an undo, or a redo.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use codeagent_common::{OverLimitPolicy, RelPath, ResourceLimits};
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use serde_bytes::ByteBuf;
+
+use super::content::Span;
+use super::inodes::{InodeState, InodeTable, Wanted};
+use crate::error::{Result, UndoError};
+use crate::host::{Dir, Entry, FileId, Meta, MetaScope, Stamp, Tree};
+use crate::probe::Point;
+use crate::store::{
+    At, Body, Header, Journal, ObjectRef, Owner, Pack, Record, RemadeLog, StepDir, Store,
+};
+
+/// Bytes stored between two looks at the free space.
+const FREE_SPACE_INTERVAL: u64 = 16 << 20;
+
+/// The two directories, and what is known about them while the process runs.
+pub(crate) struct Workspace {
+    pub(crate) tree: Tree,
+    pub(crate) store: Store,
+    /// Removed files that somebody may still have open, by what they have become.
+    pub(crate) moved: Mutex<HashMap<FileId, ObjectRef, foldhash::fast::FixedState>>,
+    /// Cleared at the first refusal, so that it is not tried for every file.
+    pub(crate) can_clone: AtomicBool,
+    pub(crate) durable: bool,
+    pub(crate) remade: RemadeLog,
+}
+
+/// Whether more may be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Granted,
+    Unprotected,
+}
+
+/// How an entry was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// It is gone from the working directory.
+    Done,
+    /// Everything is recorded; the caller removes it.
+    Recorded,
+}
+
+pub(crate) struct Recorder {
+    pub(crate) dir: StepDir,
+    pub(crate) header: Header,
+    journal: Journal,
+    pub(crate) objects: Arc<Dir>,
+    pack: OnceLock<Pack>,
+    opening_pack: Mutex<()>,
+    pub(crate) inodes: InodeTable,
+    objects_given: AtomicU32,
+    stored: AtomicU64,
+    held: AtomicU64,
+    free_space_due: AtomicU64,
+    limits: ResourceLimits,
+    /// Why recording stopped.
+    unprotected: OnceLock<String>,
+}
+
+impl Recorder {
+    pub(crate) fn create(
+        workspace: &Workspace,
+        header: Header,
+        limits: ResourceLimits,
+    ) -> Result<Self> {
+        let store = &workspace.store;
+        let failed = || UndoError::io("starting a step in the undo directory");
+        let (dir, journal) =
+            StepDir::create(store.wal_path(), &header, &store.probe).map_err(failed())?;
+        let objects = dir.objects().map_err(failed())?;
+        store.remember(header.sequence, &dir);
+        Ok(Self {
+            dir,
+            header,
+            journal,
+            objects,
+            pack: OnceLock::new(),
+            opening_pack: Mutex::new(()),
+            inodes: InodeTable::new(),
+            objects_given: AtomicU32::new(0),
+            stored: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            free_space_due: AtomicU64::new(0),
+            limits,
+            unprotected: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.header.sequence
+    }
+
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
+    /// Nothing was recorded: whatever was attempted was refused.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.journal.extent().0 <= 1
+    }
+
+    pub(crate) fn unprotected(&self) -> Option<&str> {
+        self.unprotected.get().map(String::as_str)
+    }
+
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.stored.load(Ordering::Relaxed) + self.journal.extent().1
+    }
+
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn pack_bytes(&self) -> u64 {
+        self.pack.get().map_or(0, Pack::length)
+    }
+
+    pub(crate) fn next_object(&self) -> u32 {
+        self.objects_given.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn hold(&self, bytes: u64) {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn charge(&self, bytes: u64) {
+        self.stored.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn object(&self, number: u32) -> Entry<'static> {
+        self.objects.entry(number.to_string().into_bytes())
+    }
+
+    pub(crate) fn pack(&self, workspace: &Workspace) -> Result<&Pack> {
+        if let Some(pack) = self.pack.get() {
+            return Ok(pack);
+        }
+        let _opening = self.opening_pack.lock();
+        if let Some(pack) = self.pack.get() {
+            return Ok(pack);
+        }
+        let pack = self
+            .dir
+            .create_pack(&workspace.store.probe)
+            .map_err(UndoError::io("making the pack of a step"))?;
+        Ok(self.pack.get_or_init(|| pack))
+    }
+
+    /// Asks for room for `bytes` more; a step that outgrows its limit is refused or unprotected.
+    pub(crate) fn make_room(&self, workspace: &Workspace, bytes: u64) -> Result<Room> {
+        if self.unprotected().is_some() {
+            return Ok(Room::Unprotected);
+        }
+        let stored = self.stored_bytes();
+        if stored + bytes > self.limits.max_step_bytes {
+            return match self.limits.over_step_limit {
+                OverLimitPolicy::Refuse => {
+                    Err(UndoError::LimitExceeded { limit_bytes: self.limits.max_step_bytes })
+                }
+                OverLimitPolicy::Unprotect => {
+                    let limit = self.limits.max_step_bytes;
+                    self.unprotect(format!("it changes more than {limit} bytes of old content"))?;
+                    Ok(Room::Unprotected)
+                }
+            };
+        }
+        self.check_free_space(workspace, stored + bytes)?;
+        Ok(Room::Granted)
+    }
+
+    fn check_free_space(&self, workspace: &Workspace, stored: u64) -> Result<()> {
+        if stored < self.free_space_due.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let free_bytes = workspace
+            .store
+            .free_bytes()
+            .map_err(UndoError::io("looking for free space in the undo directory"))?;
+        if free_bytes < self.limits.min_free_bytes {
+            return Err(UndoError::LowDiskSpace { free_bytes });
+        }
+        self.free_space_due.store(stored + FREE_SPACE_INTERVAL, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// From here on the step cannot be undone; the journal says so, for recovery to know.
+    fn unprotect(&self, reason: String) -> Result<()> {
+        self.journal
+            .append(&[Record::Unprotected { reason: reason.clone() }])
+            .map_err(UndoError::io("writing the journal"))?;
+        let _ = self.unprotected.set(reason);
+        Ok(())
+    }
+
+    /// Appends records; when this returns, their mutations may happen. Index of the first.
+    pub(crate) fn append(&self, workspace: &Workspace, records: &[Record<'_>]) -> Result<u64> {
+        let first = self.journal.append(records).map_err(UndoError::io("writing the journal"))?;
+        if workspace.durable {
+            let sync = || -> io::Result<()> {
+                workspace.store.probe.reach(Point::StoreOpen)?;
+                if let Some(pack) = self.pack.get() {
+                    pack.sync()?;
+                }
+                self.journal.sync()
+            };
+            sync().map_err(UndoError::io("syncing the journal"))?;
+        }
+        Ok(first)
+    }
+
+    /// The mutations of these records did not happen.
+    pub(crate) fn cancel(&self, records: impl IntoIterator<Item = u64>) {
+        let cancelled: Vec<Record<'_>> =
+            records.into_iter().map(|record| Record::Cancelled { record }).collect();
+        // If this fails, the inverse finds out by looking.
+        let _ = self.journal.append(&cancelled);
+    }
+
+    pub(crate) fn confirm(&self, record: u64) {
+        // If this fails, the inverse finds out by looking.
+        let _ = self.journal.append(&[Record::Done { record }]);
+    }
+
+    /// The preimage of a directory whose entries are about to change, if it is not yet recorded.
+    pub(crate) fn touched_dir<'a>(
+        &self,
+        dir: &Arc<Dir>,
+        path: RelPath<'a>,
+    ) -> Result<Option<Record<'a>>> {
+        if self.inodes.check(dir.id, InodeState::has_times) {
+            return Ok(None);
+        }
+        let itself = dir.entry(&b"."[..]);
+        let Some(stamp) = itself.stat().map_err(UndoError::host)? else {
+            return Ok(None);
+        };
+        let meta = Meta { stamp, scope: MetaScope::Times, xattrs: Vec::new() };
+        Ok(Some(Record::Preimage { at: At::Path(path), meta: Some(meta), content: None }))
+    }
+
+    /// Appends the directory preimages and then `last`; returns the index of `last`.
+    pub(crate) fn append_touching(
+        &self,
+        workspace: &Workspace,
+        dirs: &[(&Arc<Dir>, RelPath<'_>)],
+        last: Record<'_>,
+    ) -> Result<u64> {
+        let mut records = Vec::with_capacity(dirs.len() + 1);
+        for (nth, (dir, path)) in dirs.iter().enumerate() {
+            if dirs[..nth].iter().all(|(earlier, _)| earlier.id != dir.id) {
+                records.extend(self.touched_dir(dir, *path)?);
+            }
+        }
+        records.push(last);
+        let first = self.append(workspace, &records)?;
+        for (dir, _) in dirs {
+            self.inodes.state(dir.id).set_times();
+        }
+        Ok(first + records.len() as u64 - 1)
+    }
+
+    /// Removes an entry that is not a directory, so that it can be put back. Files of another
+    /// filesystem are copied; the caller then removes the entry.
+    pub(crate) fn remove(
+        &self,
+        workspace: &Workspace,
+        path: RelPath<'_>,
+        entry: &Entry<'_>,
+        id: FileId,
+        stamp: Stamp,
+    ) -> Result<Removal> {
+        if self.move_out(workspace, path, entry, id, stamp)? {
+            return Ok(Removal::Done);
+        }
+        self.record_removed(workspace, path, entry, stamp)?;
+        Ok(Removal::Recorded)
+    }
+
+    /// Moves an entry (a directory with everything below it) into the store.
+    /// `false`: it lies on another filesystem, and nothing has happened.
+    pub(crate) fn move_out(
+        &self,
+        workspace: &Workspace,
+        path: RelPath<'_>,
+        entry: &Entry<'_>,
+        id: FileId,
+        stamp: Stamp,
+    ) -> Result<bool> {
+        if id.device != self.objects.id.device {
+            return Ok(false);
+        }
+        let parent = path.parent().unwrap_or(RelPath::ROOT);
+        let number = self.next_object();
+        let take = Record::Take { path, object: number, stamp, linked: false };
+        let record = self.append_touching(workspace, &[(entry.dir_handle(), parent)], take)?;
+        let moved = workspace
+            .store
+            .probe
+            .reach(Point::HostMutation)
+            .and_then(|()| entry.rename_to(&self.object(number)));
+        match moved {
+            Ok(()) => {
+                self.taken(workspace, id, number, &stamp);
+                Ok(true)
+            }
+            Err(error) => {
+                self.cancel([record]);
+                match Errno::from_io_error(&error) {
+                    Some(Errno::XDEV) => Ok(false),
+                    _ => Err(UndoError::host(error)),
+                }
+            }
+        }
+    }
+
+    /// An entry is in the store now.
+    pub(crate) fn taken(&self, workspace: &Workspace, id: FileId, number: u32, stamp: &Stamp) {
+        self.hold(stamp.held_bytes());
+        if stamp.is_file() {
+            let owner = Owner::Sequence(self.sequence());
+            workspace.moved.lock().insert(id, ObjectRef { owner, number });
+        }
+    }
+
+    /// Stores an entry that is not a directory completely; the caller removes it.
+    pub(crate) fn record_removed(
+        &self,
+        workspace: &Workspace,
+        path: RelPath<'_>,
+        entry: &Entry<'_>,
+        stamp: Stamp,
+    ) -> Result<Option<u64>> {
+        let parent = path.parent().unwrap_or(RelPath::ROOT);
+        let meta = Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?;
+        let body = if stamp.is_symlink() {
+            Body::Symlink(ByteBuf::from(entry.read_link().map_err(UndoError::host)?))
+        } else if stamp.is_file() {
+            let file = entry.open_read().map_err(UndoError::host)?;
+            match self.store_region(workspace, &file, Span { start: 0, end: stamp.size })? {
+                Some(region) => Body::File(region),
+                None => return Ok(None),
+            }
+        } else {
+            Body::Special
+        };
+        let removed = Record::Removed { path, meta, body };
+        self.append_touching(workspace, &[(entry.dir_handle(), parent)], removed).map(Some)
+    }
+
+    /// Records an empty directory that is about to be removed.
+    pub(crate) fn record_rmdir(
+        &self,
+        workspace: &Workspace,
+        path: RelPath<'_>,
+        entry: &Entry<'_>,
+        stamp: Stamp,
+    ) -> Result<u64> {
+        let parent = path.parent().unwrap_or(RelPath::ROOT);
+        let meta = Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?;
+        let dirs = [(entry.dir_handle(), parent)];
+        self.append_touching(workspace, &dirs, Record::Rmdir { path, meta })
+    }
+
+    /// Captures attributes or content of an inode that nobody else is capturing. The record is
+    /// appended by the caller's `append`, which knows whether the name still fits.
+    pub(crate) fn capture(
+        &self,
+        workspace: &Workspace,
+        at: At<'_>,
+        entry: &Entry<'_>,
+        state: &InodeState,
+        wanted: Wanted,
+        append: impl FnOnce(Record<'_>) -> Result<bool>,
+    ) -> Result<bool> {
+        let Some(stamp) = entry.stat().map_err(UndoError::host)? else {
+            return Ok(false);
+        };
+        let meta = if state.has_attributes() {
+            None
+        } else {
+            Some(Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?)
+        };
+        let content = match wanted {
+            Wanted::Content(span) if stamp.is_file() => {
+                match self.capture_content(workspace, entry, &stamp, state, span)? {
+                    Some(content) => Some(content),
+                    None => return Ok(true),
+                }
+            }
+            _ => None,
+        };
+        let record = Record::Preimage {
+            at,
+            meta,
+            content: content.as_ref().map(|captured| captured.content.clone()),
+        };
+        if !append(record)? {
+            return Ok(false);
+        }
+        state.set_attributes();
+        if let Some(content) = content {
+            content.mark(state);
+        }
+        Ok(true)
+    }
+}

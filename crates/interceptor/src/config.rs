@@ -1,0 +1,100 @@
+//! How an engine is set up. The values come from the edge; nothing here reads a file.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeagent_common::{
+    ExternalModificationPolicy, PathUse, PathVerdict, RelPath, ResourceLimits, SafeguardConfig,
+    SymlinkPolicy,
+};
+
+use crate::clock::{Clock, SystemClock};
+use crate::events::{EventSink, IgnoreEvents};
+
+/// Decides what may happen to which path. The rules live with the implementor.
+pub trait PathPolicy: Send + Sync {
+    fn judge(&self, path: RelPath<'_>, usage: PathUse) -> PathVerdict;
+
+    /// Whether a rule could apply to something below `path` that would not apply to it elsewhere.
+    /// A directory that is about to get this name is then looked through first.
+    fn guards_below(&self, _path: RelPath<'_>) -> bool {
+        false
+    }
+}
+
+/// Everything is allowed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AllowAll;
+
+impl PathPolicy for AllowAll {
+    fn judge(&self, _path: RelPath<'_>, _usage: PathUse) -> PathVerdict {
+        PathVerdict::Allow
+    }
+}
+
+#[derive(Clone)]
+pub struct EngineConfig {
+    pub working_dir: PathBuf,
+    pub undo_dir: PathBuf,
+    pub limits: ResourceLimits,
+    pub safeguards: SafeguardConfig,
+    pub external_modifications: ExternalModificationPolicy,
+    pub symlinks: SymlinkPolicy,
+    /// Leave paths that `.gitignore` names out of undo.
+    pub gitignore: bool,
+    /// Refuse every mutation.
+    pub read_only: bool,
+    /// Sync before each mutation: history survives power loss, at a price.
+    pub durable: bool,
+    /// An ambient step ends after this much quiet.
+    pub ambient_timeout: Duration,
+    pub paths: Arc<dyn PathPolicy>,
+    pub events: Arc<dyn EventSink>,
+    pub clock: Arc<dyn Clock>,
+    #[cfg(feature = "fault-injection")]
+    pub faults: Option<Arc<dyn crate::probe::FaultInjector>>,
+}
+
+impl EngineConfig {
+    pub fn new(working_dir: impl Into<PathBuf>, undo_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            working_dir: working_dir.into(),
+            undo_dir: undo_dir.into(),
+            limits: ResourceLimits::default(),
+            safeguards: SafeguardConfig::default(),
+            external_modifications: ExternalModificationPolicy::default(),
+            symlinks: SymlinkPolicy::default(),
+            gitignore: false,
+            read_only: false,
+            durable: false,
+            ambient_timeout: Duration::from_secs(5),
+            paths: Arc::new(AllowAll),
+            events: Arc::new(IgnoreEvents),
+            clock: Arc::new(SystemClock),
+            #[cfg(feature = "fault-injection")]
+            faults: None,
+        }
+    }
+
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn probe(&self) -> crate::probe::Probe {
+        crate::probe::Probe::new(self.faults.clone())
+    }
+
+    #[cfg(not(feature = "fault-injection"))]
+    pub(crate) fn probe(&self) -> crate::probe::Probe {
+        crate::probe::Probe::default()
+    }
+}
+
+impl fmt::Debug for EngineConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineConfig")
+            .field("working_dir", &self.working_dir)
+            .field("undo_dir", &self.undo_dir)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

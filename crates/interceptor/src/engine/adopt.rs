@@ -1,0 +1,319 @@
+//! Committing a staged tree: whole directories by one rename and one record each.
+
+use std::path::Path;
+
+use codeagent_common::{PathUse, RelPath, RelPathBuf, StepId};
+
+use super::UndoEngine;
+use super::hooks::Stop;
+use super::invert::{Found, remove_dir_recorded};
+use super::state::{OpenStep, State};
+use crate::capture::{Recorder, Removal, Wanted};
+use crate::error::{Result, UndoError};
+use crate::host::{Meta, MetaScope, Stamp, Tree, copy_entry};
+use crate::probe::Point;
+use crate::store::{At, ObjectRef, Owner, Record};
+use rustix::io::Errno;
+
+/// One difference between a staged tree and the working directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StagedChange {
+    /// What is at `path`, with everything below it, goes.
+    Remove { path: RelPathBuf },
+    /// What lies at `staged` in the staging directory, with everything below it, comes to `path`
+    /// and replaces what is there.
+    Place { path: RelPathBuf, staged: RelPathBuf },
+    /// Mode, owner, times and attributes of the directory at `path` become those of `staged`.
+    Attributes { path: RelPathBuf, staged: RelPathBuf },
+}
+
+impl StagedChange {
+    fn path(&self) -> RelPath<'_> {
+        match self {
+            Self::Remove { path } | Self::Place { path, .. } | Self::Attributes { path, .. } => {
+                path.as_path()
+            }
+        }
+    }
+}
+
+/// What an adoption did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AdoptReport {
+    pub placed: u64,
+    pub removed: u64,
+    /// Not adopted, because the path policy does not allow it; with the rule.
+    pub protected: Vec<(RelPathBuf, String)>,
+}
+
+impl UndoEngine {
+    /// Applies staged changes, in order, to the open step. `staging` should lie on the filesystem
+    /// of the working directory: then nothing is copied. On failure the changes made so far
+    /// belong to the step, which can be aborted.
+    pub fn adopt(&self, staging: &Path, changes: &[StagedChange]) -> Result<AdoptReport> {
+        if self.config.read_only {
+            return Err(UndoError::ReadOnly);
+        }
+        let staging =
+            Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
+        loop {
+            self.desk.wait_until_clear(&self.safeguards.read())?;
+            let state = self.state.write();
+            let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
+            let id = step.id;
+            if let Some(&safeguard) = step.denied.get() {
+                return Err(UndoError::SafeguardDenied { step: id, safeguard });
+            }
+            let allowed = self.sort_out(&state, &staging, changes)?;
+            match self.ask_about(&state, id, &staging, &allowed.0) {
+                Ok(()) => return self.adopt_allowed(&state, &staging, allowed),
+                Err(Stop::Error(error)) => return Err(error),
+                Err(Stop::Ask(question)) => {
+                    drop(state);
+                    self.ask(id, question)?;
+                }
+            }
+        }
+    }
+
+    /// Leaves out what the path policy denies.
+    fn sort_out<'c>(
+        &self,
+        state: &State,
+        staging: &Tree,
+        changes: &'c [StagedChange],
+    ) -> Result<(Vec<&'c StagedChange>, AdoptReport)> {
+        let mut report = AdoptReport::default();
+        let mut allowed = Vec::new();
+        for change in changes {
+            match self.judge_staged(state, staging, change) {
+                Ok(()) => allowed.push(change),
+                Err(UndoError::PathProtected { rule, .. }) => {
+                    report.protected.push((change.path().to_buf(), rule));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((allowed, report))
+    }
+
+    fn judge_staged(&self, state: &State, staging: &Tree, change: &StagedChange) -> Result<()> {
+        let step = state.open.as_ref();
+        match change {
+            StagedChange::Remove { path } => {
+                self.judge_path(path.as_path(), PathUse::Disappear, step)?;
+                self.judge_contents(path.as_path(), step)
+            }
+            StagedChange::Attributes { path, .. } => {
+                self.judge_path(path.as_path(), PathUse::Attributes, step)
+            }
+            StagedChange::Place { path, staged } => {
+                let exists =
+                    self.workspace.tree.stat(path.as_path()).map_err(UndoError::host)?.is_some();
+                let usage = if exists { PathUse::Write } else { PathUse::Appear };
+                self.judge_path(path.as_path(), usage, step)?;
+                self.judge_contents(path.as_path(), step)?;
+                if !self.config.paths.guards_below(path.as_path()) {
+                    return Ok(());
+                }
+                let Ok(dir) = staging.dir(staged.as_path()) else {
+                    return Ok(());
+                };
+                let mut verdict = Ok(());
+                crate::host::walk(&dir, path.as_path(), &mut |below, _, _, _| {
+                    if verdict.is_ok() {
+                        verdict = self.judge_path(below, PathUse::Appear, step);
+                    }
+                    Ok(())
+                })
+                .map_err(UndoError::host)?;
+                verdict
+            }
+        }
+    }
+
+    /// A directory goes with everything below it, which the policy may want to keep.
+    fn judge_contents(&self, path: RelPath<'_>, step: Option<&OpenStep>) -> Result<()> {
+        if !self.config.paths.guards_below(path) {
+            return Ok(());
+        }
+        let Ok(dir) = self.workspace.tree.dir(path) else { return Ok(()) };
+        let mut verdict = Ok(());
+        crate::host::walk(&dir, path, &mut |below, _, _, _| {
+            if verdict.is_ok() {
+                verdict = self.judge_path(below, PathUse::Disappear, step);
+            }
+            Ok(())
+        })
+        .map_err(UndoError::host)?;
+        verdict
+    }
+
+    /// Raises the questions that these changes would raise one by one, before any of them.
+    fn ask_about(
+        &self,
+        state: &State,
+        id: StepId,
+        staging: &Tree,
+        changes: &[&StagedChange],
+    ) -> std::result::Result<(), Stop> {
+        let Some(step) = state.open.as_ref() else {
+            return Ok(());
+        };
+        let config = self.safeguards.read();
+        let mut safeguards = step.safeguards.lock();
+        let deletes_before = safeguards.deletes;
+        for change in changes {
+            let present = self.workspace.tree.stat(change.path()).map_err(UndoError::host)?;
+            let (Some(present), path) = (present, change.path()) else {
+                continue;
+            };
+            let question = match change {
+                StagedChange::Remove { .. } => safeguards.on_delete(&config, id, path),
+                StagedChange::Place { staged, .. } => {
+                    let stays = staging
+                        .stat(staged.as_path())
+                        .map_err(UndoError::host)?
+                        .is_some_and(|staged| staged.file_type() == present.file_type());
+                    if stays && present.is_file() {
+                        safeguards.on_overwrite(&config, id, path, present.size)
+                    } else {
+                        safeguards.on_delete(&config, id, path)
+                    }
+                }
+                StagedChange::Attributes { .. } => None,
+            };
+            if let Some(question) = question {
+                safeguards.deletes = deletes_before;
+                return Err(Stop::Ask(question));
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt_allowed(
+        &self,
+        state: &State,
+        staging: &Tree,
+        (changes, mut report): (Vec<&StagedChange>, AdoptReport),
+    ) -> Result<AdoptReport> {
+        if changes.is_empty() {
+            return Ok(report);
+        }
+        let recorder = self.recorder(state)?;
+        self.workspace.tree.forget_dirs();
+        for change in changes {
+            match change {
+                StagedChange::Remove { path } => {
+                    self.adopt_removal(recorder, path.as_path())?;
+                    report.removed += 1;
+                }
+                StagedChange::Place { path, staged } => {
+                    self.adopt_entry(recorder, path.as_path(), staging, staged.as_path())?;
+                    report.placed += 1;
+                }
+                StagedChange::Attributes { path, staged } => {
+                    self.adopt_attributes(recorder, path.as_path(), staging, staged.as_path())?;
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    pub(super) fn adopt_removal(&self, recorder: &Recorder, path: RelPath<'_>) -> Result<()> {
+        let Some(found) = self.find_entry(path)? else {
+            return Ok(());
+        };
+        let workspace = &self.workspace;
+        if found.stamp.is_dir() {
+            return remove_dir_recorded(workspace, recorder, path, &found);
+        }
+        let Found { entry, id, stamp } = found;
+        if recorder.remove(workspace, path, &entry, id, stamp)? == Removal::Recorded {
+            workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
+            entry.unlink().map_err(UndoError::host)?;
+            recorder.inodes.forget(id);
+        }
+        Ok(())
+    }
+
+    pub(super) fn find_entry<'p>(&self, path: RelPath<'p>) -> Result<Option<Found<'p>>> {
+        let Some(entry) = self.workspace.tree.find(path).map_err(UndoError::host)? else {
+            return Ok(None);
+        };
+        let found = entry.stat_id().map_err(UndoError::host)?;
+        Ok(found.map(|(id, stamp)| Found { entry, id, stamp }))
+    }
+
+    pub(super) fn adopt_entry(
+        &self,
+        recorder: &Recorder,
+        path: RelPath<'_>,
+        staging: &Tree,
+        staged: RelPath<'_>,
+    ) -> Result<()> {
+        self.adopt_removal(recorder, path)?;
+        let workspace = &self.workspace;
+        let source = staging.entry(staged).map_err(UndoError::host)?;
+        let (id, stamp) = source
+            .stat_id()
+            .map_err(UndoError::host)?
+            .ok_or_else(|| UndoError::host(Errno::NOENT.into()))?;
+        let target = workspace.tree.entry(path).map_err(UndoError::host)?;
+        let parent = path.parent().unwrap_or(RelPath::ROOT);
+        let from = ObjectRef { owner: Owner::Staging, number: recorder.next_object() };
+        let dirs = [(target.dir_handle(), parent)];
+        recorder.append_touching(workspace, &dirs, Record::Put { path, from, stamp })?;
+        workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
+        match source.rename_to(&target) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) => {
+                copy_entry(&source, &target)
+            }
+            result => result,
+        }
+        .map_err(UndoError::host)?;
+        if !stamp.is_dir() {
+            recorder.inodes.mark_created(id);
+        }
+        Ok(())
+    }
+
+    fn adopt_attributes(
+        &self,
+        recorder: &Recorder,
+        path: RelPath<'_>,
+        staging: &Tree,
+        staged: RelPath<'_>,
+    ) -> Result<()> {
+        let workspace = &self.workspace;
+        let Some(found) = self.find_entry(path)? else {
+            return Err(UndoError::host(Errno::NOENT.into()));
+        };
+        let source = staging.entry(staged).map_err(UndoError::host)?;
+        let wanted: Stamp = source
+            .stat()
+            .map_err(UndoError::host)?
+            .ok_or_else(|| UndoError::host(Errno::NOENT.into()))?;
+        self.capture_attributes(recorder, path, &found)?;
+        let meta = Meta::read(&source, wanted, MetaScope::Full).map_err(UndoError::host)?;
+        workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
+        meta.apply(&found.entry).map_err(UndoError::host)
+    }
+
+    pub(super) fn capture_attributes(
+        &self,
+        recorder: &Recorder,
+        path: RelPath<'_>,
+        found: &Found<'_>,
+    ) -> Result<()> {
+        let state = recorder.inodes.state(found.id);
+        if state.covers(Wanted::Attributes) {
+            return Ok(());
+        }
+        let (at, wanted) = (At::Path(path), Wanted::Attributes);
+        recorder.capture(&self.workspace, at, &found.entry, &state, wanted, |record| {
+            recorder.append(&self.workspace, &[record]).map(|_| true)
+        })?;
+        Ok(())
+    }
+}

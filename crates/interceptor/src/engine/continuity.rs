@@ -1,0 +1,220 @@
+//! Whether anybody else was at work: journals and stamps played against each other.
+//!
+//! The journals of the steps in question are played forwards over a sketch of the tree. After
+//! each step its stamps say what every path it touched should be; what the next step found, or
+//! what is there now, must be just that. Entries are followed by identity, through renames of
+//! directories above them and across the several names of a hard-linked file.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+
+use codeagent_common::{RelPath, RelPathBuf, StepId};
+
+use super::external::{Conflict, ConflictKind, compare};
+use crate::fold::{Marks, NodeId, Sketch, mentions};
+use crate::host::{Stamp, Tree};
+use crate::store::{At, ChangeTable, JournalReader, Record};
+
+pub(super) struct Continuity<'j> {
+    sketch: Sketch<'j>,
+    /// What files should be, by inode: all names of a file share it.
+    files: HashMap<u64, Stamp>,
+    /// Files that lost or got a name since: their ctime has moved.
+    relinked: HashSet<u64>,
+    /// Files that were changed since by a name that is gone.
+    unknown: HashSet<u64>,
+    /// What each touched entry should be, and the step that left it so.
+    entries: HashMap<NodeId, (Stamp, StepId)>,
+    /// Names that were given up, by the directory they were in.
+    vacated: HashMap<(NodeId, &'j [u8]), StepId>,
+    found: BTreeMap<RelPathBuf, Conflict>,
+}
+
+impl<'j> Continuity<'j> {
+    pub(super) fn new() -> Self {
+        Self {
+            sketch: Sketch::new(false),
+            files: HashMap::new(),
+            relinked: HashSet::new(),
+            unknown: HashSet::new(),
+            entries: HashMap::new(),
+            vacated: HashMap::new(),
+            found: BTreeMap::new(),
+        }
+    }
+
+    /// Plays one step; the steps come oldest first.
+    pub(super) fn step(
+        &mut self,
+        id: StepId,
+        journal: &'j JournalReader,
+        table: &ChangeTable,
+        paths: &'j [RelPathBuf],
+    ) -> io::Result<()> {
+        let marks = Marks::read(journal)?;
+        let mut seen = HashSet::new();
+        let mut made = HashSet::new();
+        let mut changed = HashSet::new();
+        for (index, record) in journal.records() {
+            if marks.cancelled.contains(&index) {
+                continue;
+            }
+            let record = record?;
+            if let Record::Preimage { meta: Some(meta), .. } = &record
+                && !meta.stamp.is_dir()
+            {
+                changed.insert(meta.stamp.inode);
+                if matches!(record, Record::Preimage { at: At::Object(_), .. }) {
+                    // Written to by a handle, in the store: later mentions show the change.
+                    seen.insert(meta.stamp.inode);
+                }
+            }
+            for (path, stamp) in mentions(&record) {
+                let node = self.sketch.look_up(path);
+                if node.is_some_and(|node| made.contains(&node)) || !seen.insert(stamp.inode) {
+                    continue; // the step has been there before
+                }
+                self.check_found(id, path, node, stamp);
+            }
+            self.sketch.play(&record);
+            // A further name for an old file is not a new file.
+            if let Record::Create { path, link_to: None, .. }
+            | Record::Mkdir { path }
+            | Record::Put { path, .. } = &record
+            {
+                made.extend(self.sketch.look_up(*path));
+            }
+        }
+        self.close(id, table, paths);
+        // Changed by a name that is gone: what the other names show now, nobody has looked at.
+        for inode in changed {
+            let stamped = table.expected().values().flatten().any(|stamp| stamp.inode == inode);
+            if !stamped && self.files.remove(&inode).is_some() {
+                self.unknown.insert(inode);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what a step found with what an earlier one had left.
+    fn check_found(&mut self, id: StepId, path: RelPath<'_>, node: Option<NodeId>, stamp: &Stamp) {
+        let expected = node.and_then(|node| self.entries.get(&node).copied());
+        let left_by = expected.map_or(id, |(_, step)| step);
+        let deviates = match (node, expected) {
+            (None, _) => true, // an earlier step had left nothing here
+            (Some(_), None) => {
+                let by_inode = self.files.get(&stamp.inode).copied();
+                by_inode.is_some_and(|expected| self.differs(&expected, stamp))
+            }
+            (Some(_), Some((expected, _))) => {
+                let expected = self.newest(expected);
+                self.differs(&expected, stamp)
+            }
+        };
+        if deviates {
+            self.report(path.to_buf(), left_by, ConflictKind::ChangedBetweenSteps);
+        }
+    }
+
+    /// What is known of a file by any of its names.
+    fn newest(&self, expected: Stamp) -> Stamp {
+        if expected.is_dir() {
+            return expected;
+        }
+        self.files.get(&expected.inode).copied().unwrap_or(expected)
+    }
+
+    fn differs(&self, expected: &Stamp, found: &Stamp) -> bool {
+        if expected.inode == found.inode && self.unknown.contains(&found.inode) {
+            return false;
+        }
+        let relinked = self.relinked.contains(&expected.inode);
+        compare(Some(*expected), Some(*found), relinked).is_some()
+    }
+
+    fn report(&mut self, path: RelPathBuf, step: StepId, kind: ConflictKind) {
+        self.found.entry(path.clone()).or_insert_with(|| Conflict::new(path, step, kind));
+    }
+
+    /// Takes over what the step left. `paths` are the keys of its table.
+    fn close(&mut self, id: StepId, table: &ChangeTable, paths: &'j [RelPathBuf]) {
+        self.relinked.extend(&table.relinked);
+        for path in paths {
+            let Some(expected) = table.expected().get(path) else { continue };
+            let node = self.sketch.look_up(path.as_path());
+            match (expected, node) {
+                (Some(stamp), Some(node)) => {
+                    self.entries.insert(node, (*stamp, id));
+                    if !stamp.is_dir() {
+                        self.files.insert(stamp.inode, *stamp);
+                        self.relinked.remove(&stamp.inode);
+                        self.unknown.remove(&stamp.inode);
+                    }
+                }
+                (None, None) => {
+                    if let Some(slot) = self.sketch.slot(path.as_path()) {
+                        self.vacated.insert(slot, id);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Compares what the last step left with what is there now.
+    pub(super) fn finish(
+        mut self,
+        tree: &Tree,
+        is_ignored: impl Fn(RelPath<'_>) -> bool,
+    ) -> io::Result<(Vec<Conflict>, HashSet<RelPathBuf>)> {
+        let mut touched = HashSet::new();
+        let entries: Vec<_> = self.entries.iter().map(|(node, left)| (*node, *left)).collect();
+        for (node, (expected, step)) in entries {
+            let Some(path) = self.sketch.current_path(node) else { continue };
+            let now = tree.stat(path.as_path())?;
+            let expected = self.newest(expected);
+            let relinked = self.relinked.contains(&expected.inode);
+            // That something the steps made is gone is no loss.
+            let gone_anyway = now.is_none() && self.sketch.is_made(node);
+            let unknown = self.unknown.contains(&expected.inode)
+                && now.is_some_and(|now| now.inode == expected.inode);
+            let kind = compare(Some(expected), now, relinked);
+            if let (Some(kind), false) = (kind, gone_anyway || unknown) {
+                self.report(path.clone(), step, kind);
+            }
+            touched.insert(path);
+        }
+        let vacated: Vec<_> = self.vacated.iter().map(|(slot, step)| (*slot, *step)).collect();
+        for ((dir, name), step) in vacated {
+            let Some(dir_path) = self.sketch.current_path(dir) else { continue };
+            let Ok(path) = dir_path.as_path().join(name) else { continue };
+            if self.sketch.is_free((dir, name)) && tree.stat(path.as_path())?.is_some() {
+                self.report(path.clone(), step, ConflictKind::Appeared);
+            }
+            touched.insert(path);
+        }
+        self.find_foreign(tree, is_ignored)?;
+        Ok((self.found.into_values().collect(), touched))
+    }
+
+    /// Files somebody put into a directory that the steps made and their undo would remove.
+    fn find_foreign(
+        &mut self,
+        tree: &Tree,
+        is_ignored: impl Fn(RelPath<'_>) -> bool,
+    ) -> io::Result<()> {
+        let made: Vec<NodeId> = self.sketch.made_dirs().collect();
+        for node in made {
+            let Some(dir_path) = self.sketch.current_path(node) else { continue };
+            let Ok(dir) = tree.dir(dir_path.as_path()) else { continue };
+            for name in dir.names()? {
+                let Ok(path) = dir_path.as_path().join(&name) else { continue };
+                if !self.sketch.has_name(node, &name) && !is_ignored(path.as_path()) {
+                    let step = self.entries.get(&node).map_or(StepId(0), |(_, step)| *step);
+                    self.report(path, step, ConflictKind::Foreign);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,264 @@
+//! The undo engine: one working directory, one undo directory, any number of threads.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `hooks` | what happens before each mutation |
+//! | `steps` | opening, closing and aborting steps |
+//! | `invert` | replaying a journal backwards |
+//! | `rollback` | undo and redo |
+//! | `recovery` | what happens at the start after a crash |
+//! | `external`, `continuity` | finding other people's edits |
+//! | `adopt` | committing a staged tree |
+//! | `restore` | bringing single paths back |
+//! | `history` | what can be asked without changing anything |
+//! | `limits` | eviction and pinning |
+
+mod adopt;
+mod continuity;
+mod cursor;
+mod external;
+mod history;
+mod hooks;
+mod invert;
+mod limits;
+mod permit;
+mod recovery;
+mod restore;
+mod rollback;
+mod safeguard;
+mod state;
+mod steps;
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
+
+use codeagent_common::{ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId};
+use parking_lot::{Mutex, RwLock};
+
+use crate::capture::{Recorder, Workspace};
+use crate::clock::timestamp;
+use crate::config::EngineConfig;
+use crate::error::{Result, UndoError};
+use crate::events::EngineEvent;
+use crate::host::{Entry, Tree};
+use crate::ignored::Ignored;
+use crate::store::{
+    BarrierLog, Counters, FORMAT_VERSION, Header, ObjectRef, Owner, Purpose, RemadeLog, Store,
+    Versioned,
+};
+
+pub use adopt::{AdoptReport, StagedChange};
+pub use external::{Conflict, ConflictKind};
+pub use history::{HistoryEntry, Preview, StoreStatus};
+pub use permit::Permit;
+pub use recovery::RecoveryReport;
+pub use restore::RestoreReport;
+pub use rollback::{OnConflict, RollbackOptions, RollbackReport};
+pub use steps::{ClosedStep, StepRequest};
+
+use safeguard::SafeguardDesk;
+use state::State;
+
+/// Locks for directories whose entries change; more than threads, so that they rarely meet.
+const DIR_LOCKS: usize = 256;
+
+/// Records every change to a working directory, and takes it back.
+pub struct UndoEngine {
+    config: EngineConfig,
+    workspace: Workspace,
+    /// The gate: shared by mutations under way, exclusive for everything that changes steps.
+    state: RwLock<State>,
+    /// Shared while entries change, exclusive while a directory changes its name. Taken after the
+    /// gate, and before any of `dir_locks`.
+    names: RwLock<()>,
+    dir_locks: Box<[Mutex<()>]>,
+    desk: SafeguardDesk,
+    limits: RwLock<ResourceLimits>,
+    safeguards: RwLock<SafeguardConfig>,
+    ignored: Ignored,
+    recovery: Option<RecoveryReport>,
+}
+
+impl std::fmt::Debug for UndoEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UndoEngine").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl UndoEngine {
+    /// Opens both directories, recovers from a crash if there was one, and reads the history.
+    pub fn open(mut config: EngineConfig) -> Result<Self> {
+        let working = config.working_dir.clone();
+        let unusable = |source| UndoError::WorkingDirUnusable { path: working.clone(), source };
+        config.working_dir = config.working_dir.canonicalize().map_err(unusable)?;
+        let tree = Tree::open(&config.working_dir).map_err(unusable)?;
+        let (store, disabled) =
+            match Store::open(&config.undo_dir, &config.working_dir, config.probe())? {
+                Versioned::Current(store) => (store, None),
+                Versioned::Other { store, found } => (store, Some(found)),
+            };
+        if let Some(found) = &disabled {
+            config.events.event(EngineEvent::VersionMismatch {
+                found: found.clone(),
+                expected: FORMAT_VERSION,
+            });
+        }
+        let remade = RemadeLog::open(&store.remade_path(), store.probe.clone())
+            .map_err(UndoError::io("reading the undo directory"))?;
+        let workspace = Workspace {
+            tree,
+            store,
+            moved: Mutex::new(HashMap::default()),
+            can_clone: AtomicBool::new(true),
+            durable: config.durable,
+            remade,
+        };
+        let ignored = if config.gitignore {
+            Ignored::from_gitignore(&config.working_dir)
+        } else {
+            Ignored::nothing()
+        };
+        let mut engine = Self {
+            state: RwLock::new(State {
+                open: None,
+                history: Vec::new(),
+                redo: Mutex::default(),
+                barriers: open_barriers(&workspace)?,
+                counters: Mutex::new(Counters::default()),
+                disabled,
+                interrupted: None,
+            }),
+            workspace,
+            names: RwLock::new(()),
+            dir_locks: (0..DIR_LOCKS).map(|_| Mutex::new(())).collect(),
+            desk: SafeguardDesk::default(),
+            limits: RwLock::new(config.limits),
+            safeguards: RwLock::new(config.safeguards),
+            ignored,
+            recovery: None,
+            config,
+        };
+        if engine.state.get_mut().disabled.is_none() {
+            engine.load()?;
+            engine.recovery = engine.recover()?;
+        }
+        Ok(engine)
+    }
+
+    /// What recovery did when this engine was opened, if there was anything to do.
+    pub fn recovery(&self) -> Option<&RecoveryReport> {
+        self.recovery.as_ref()
+    }
+
+    /// Answers an open safeguard question.
+    pub fn confirm(&self, id: SafeguardId, decision: SafeguardDecision) -> Result<()> {
+        self.desk.answer(id, decision)
+    }
+
+    pub fn set_safeguards(&self, config: SafeguardConfig) {
+        *self.safeguards.write() = config;
+    }
+
+    /// New bounds, for steps that are opened from now on.
+    pub fn set_limits(&self, limits: ResourceLimits) {
+        *self.limits.write() = limits;
+    }
+
+    /// The format found, if the log is of another version and nothing is being recorded.
+    pub fn disabled_by_version(&self) -> Option<String> {
+        self.state.read().disabled.clone()
+    }
+
+    /// Throws the history away, whatever its format, and starts a new one.
+    pub fn discard(&self) -> Result<()> {
+        let mut state = self.state.write();
+        if let Some(step) = &state.open {
+            return Err(UndoError::StepOpen(step.id));
+        }
+        self.workspace.store.reinitialise(&self.config.working_dir)?;
+        self.workspace.moved.lock().clear();
+        *state = State {
+            open: None,
+            history: Vec::new(),
+            redo: Mutex::default(),
+            barriers: open_barriers(&self.workspace)?,
+            counters: Mutex::new(Counters::default()),
+            disabled: None,
+            interrupted: None,
+        };
+        Ok(())
+    }
+
+    fn ready<'s>(&self, state: &'s mut State) -> Result<&'s mut State> {
+        if state.disabled.is_some() {
+            return Err(UndoError::UndoDisabled);
+        }
+        self.finish_interrupted(state)?;
+        // Somebody outside may have given a directory another name since it was cached.
+        self.workspace.tree.forget_dirs();
+        Ok(state)
+    }
+
+    /// The recorder of the open step, made when it is first needed.
+    fn recorder<'s>(&self, state: &'s State) -> Result<&'s Recorder> {
+        let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
+        step.recorder_or_start(|| {
+            let mut counters = state.counters.lock();
+            let header = Header {
+                id: step.id,
+                sequence: counters.next_sequence,
+                kind: step.kind,
+                command: step.commands.join("\n"),
+                started_at: step.started_at,
+                purpose: Purpose::Step,
+            };
+            counters.next_sequence += 1;
+            self.save_counters(&counters)?;
+            Recorder::create(&self.workspace, header, *self.limits.read())
+        })
+    }
+
+    /// A new step ends what could be redone.
+    fn drop_redo(&self, state: &State) {
+        for entry in std::mem::take(&mut *state.redo.lock()) {
+            // If it cannot be dropped now, the next start does it: a newer step makes it stale.
+            let _ = self.workspace.store.discard(&entry.dir, entry.sequence);
+        }
+    }
+
+    fn save_counters(&self, counters: &Counters) -> Result<()> {
+        self.workspace
+            .store
+            .save_counters(counters)
+            .map_err(UndoError::io("writing the counters of the undo directory"))
+    }
+
+    fn next_sequence(&self, state: &State) -> Result<u64> {
+        let mut counters = state.counters.lock();
+        let sequence = counters.next_sequence;
+        counters.next_sequence += 1;
+        self.save_counters(&counters)?;
+        Ok(sequence)
+    }
+
+    fn object_entry(&self, object: ObjectRef) -> Result<Option<Entry<'static>>> {
+        let Owner::Sequence(sequence) = object.owner else {
+            return Ok(None);
+        };
+        let Some(dir) = self.workspace.store.find(sequence) else {
+            return Ok(None);
+        };
+        let objects = dir.objects().map_err(UndoError::io("opening the objects of a step"))?;
+        Ok(Some(objects.entry(object.number.to_string().into_bytes())))
+    }
+
+    fn now(&self) -> codeagent_common::Timestamp {
+        timestamp(&self.config.clock)
+    }
+}
+
+fn open_barriers(workspace: &Workspace) -> Result<BarrierLog> {
+    let store = &workspace.store;
+    BarrierLog::open(&store.barriers_path(), store.probe.clone())
+        .map_err(UndoError::io("reading the barriers"))
+}

@@ -1,0 +1,176 @@
+//! Permission for one mutation, held while it happens.
+
+use codeagent_common::{RelPathBuf, StepId};
+use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+use super::UndoEngine;
+use super::state::State;
+use crate::host::{FileId, Stamp};
+
+/// The mutation may happen now.
+///
+/// While a permit lives, no step is opened, closed or undone, and no other mutation of the same
+/// name gets a permit: the journal's order is the order on the host.
+#[must_use = "the mutation is only recorded while the permit is held"]
+pub struct Permit<'e> {
+    engine: Option<&'e UndoEngine>,
+    after: After,
+    performed: bool,
+    // Dropped in this order: names before the gate.
+    _dirs: [Option<MutexGuard<'e, ()>>; 2],
+    _names: Names<'e>,
+    gate: Option<RwLockReadGuard<'e, State>>,
+}
+
+/// How much of the namespace a mutation locks.
+pub(super) enum Names<'e> {
+    None,
+    Shared {
+        _guard: RwLockReadGuard<'e, ()>,
+    },
+    /// Directories change their names.
+    Exclusive {
+        _guard: RwLockWriteGuard<'e, ()>,
+    },
+}
+
+/// What remains to be done when the outcome is known.
+#[derive(Default)]
+pub(super) struct After {
+    /// Records to cancel if the mutation fails.
+    pub(super) records: [Option<u64>; 2],
+    /// A new inode appears here.
+    pub(super) created: Option<RelPathBuf>,
+    /// This inode loses its last name.
+    pub(super) forgotten: Option<FileId>,
+    /// A replaced entry that has a second name in the store.
+    pub(super) replaced: Option<(FileId, u32, Stamp)>,
+    /// The record needs a confirmation.
+    pub(super) confirm: bool,
+    /// Cached directories may have other names now.
+    pub(super) forget_dirs: bool,
+    /// This directory is gone.
+    pub(super) removed_dir: Option<RelPathBuf>,
+}
+
+impl<'e> Permit<'e> {
+    /// A permit that guards nothing, for interceptors that record nothing.
+    pub fn free() -> Permit<'static> {
+        Permit::bare(None, false)
+    }
+
+    /// Nothing to record, but no step may end meanwhile.
+    pub(super) fn gated(gate: RwLockReadGuard<'e, State>) -> Self {
+        Self::bare(Some(gate), false)
+    }
+
+    pub(super) fn performed_by_engine(gate: RwLockReadGuard<'e, State>) -> Self {
+        Self::bare(Some(gate), true)
+    }
+
+    fn bare(gate: Option<RwLockReadGuard<'e, State>>, performed: bool) -> Self {
+        Permit {
+            engine: None,
+            after: After::default(),
+            performed,
+            _dirs: [None, None],
+            _names: Names::None,
+            gate,
+        }
+    }
+
+    pub(super) fn new(
+        engine: &'e UndoEngine,
+        gate: RwLockReadGuard<'e, State>,
+        names: Names<'e>,
+        dirs: [Option<MutexGuard<'e, ()>>; 2],
+        after: After,
+    ) -> Self {
+        Permit {
+            engine: Some(engine),
+            after,
+            performed: false,
+            _dirs: dirs,
+            _names: names,
+            gate: Some(gate),
+        }
+    }
+
+    /// The mutation has happened already; the front end must not repeat it.
+    pub fn performed(&self) -> bool {
+        self.performed
+    }
+
+    /// The mutation succeeded.
+    pub fn done(self) {}
+
+    /// The mutation succeeded and made this inode. Saves the engine a look.
+    pub fn created(mut self, id: FileId) {
+        if self.after.created.take().is_some()
+            && let Some(recorder) = self.recorder()
+        {
+            recorder.inodes.mark_created(id);
+        }
+    }
+
+    /// The host refused.
+    pub fn failed(mut self) {
+        let after = std::mem::take(&mut self.after);
+        if let Some(recorder) = self.recorder() {
+            recorder.cancel(after.records.into_iter().flatten());
+            if let Some((_, number, _)) = after.replaced {
+                let _ = recorder.object(number).unlink();
+            }
+        }
+    }
+
+    /// The step and the reason, once, if it has just lost its protection.
+    pub(super) fn newly_unprotected(&self) -> Option<(StepId, String)> {
+        let step = self.gate.as_ref()?.open.as_ref()?;
+        step.newly_unprotected().map(|reason| (step.id, reason.to_owned()))
+    }
+
+    fn recorder(&self) -> Option<&crate::capture::Recorder> {
+        self.gate.as_ref()?.open.as_ref()?.recorder()
+    }
+
+    fn conclude(&mut self) {
+        let after = std::mem::take(&mut self.after);
+        let (Some(engine), Some(recorder)) = (self.engine, self.recorder()) else {
+            return;
+        };
+        let tree = &engine.workspace.tree;
+        if let Some(path) = &after.created
+            && let Ok(Some((id, _))) = tree.entry(path.as_path()).and_then(|e| e.stat_id())
+        {
+            recorder.inodes.mark_created(id);
+        }
+        if let Some(id) = after.forgotten {
+            recorder.inodes.forget(id);
+        }
+        if let Some((id, number, stamp)) = after.replaced {
+            recorder.taken(&engine.workspace, id, number, &stamp);
+        }
+        if after.confirm {
+            after.records.into_iter().flatten().for_each(|record| recorder.confirm(record));
+        }
+        if let Some(path) = &after.removed_dir {
+            tree.forget_dir(path.as_path());
+        }
+        if after.forget_dirs {
+            tree.forget_dirs();
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.conclude();
+    }
+}
+
+impl std::fmt::Debug for Permit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Permit").field("performed", &self.performed).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,298 @@
+//! Undo and redo: one inversion for each step.
+
+use std::collections::HashSet;
+
+use codeagent_common::{
+    BarrierInfo, ExternalModificationPolicy, RelPathBuf, ResourceLimits, StepId, StepInfo,
+};
+
+use super::external::Conflict;
+use super::invert::{Inversion, Inverted, Treatment};
+use super::state::{ClosedEntry, State};
+use super::{ConflictKind, UndoEngine};
+use crate::capture::Recorder;
+use crate::error::{Result, UndoError};
+use crate::events::EngineEvent;
+use crate::inspect::check_journal;
+use crate::store::{Header, Purpose, StepDir};
+
+/// What to do about other people's edits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnConflict {
+    /// Change nothing, and name them.
+    #[default]
+    Refuse,
+    /// Undo the rest, and leave those paths alone.
+    Skip,
+    /// Overwrite them. What was there can be brought back by redo.
+    Force,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RollbackOptions {
+    pub on_conflict: OnConflict,
+}
+
+impl RollbackOptions {
+    pub fn force() -> Self {
+        Self { on_conflict: OnConflict::Force }
+    }
+
+    pub fn skip_conflicts() -> Self {
+        Self { on_conflict: OnConflict::Skip }
+    }
+}
+
+/// What an undo or redo did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RollbackReport {
+    /// In the order they were undone or redone.
+    pub steps: Vec<StepId>,
+    pub restored: u64,
+    pub removed: u64,
+    /// Other people's edits that were found: overwritten with `Force`, left with `Skip`.
+    pub conflicts: Vec<Conflict>,
+    /// Paths that are not as the step would have them, because something was in the way.
+    pub left: Vec<RelPathBuf>,
+    /// Barriers that were crossed.
+    pub crossed: Vec<BarrierInfo>,
+}
+
+impl UndoEngine {
+    /// Undoes the newest `count` steps. Either all of them are undone, or it ends at the boundary
+    /// of the one that could not be.
+    pub fn rollback(&self, count: usize, options: RollbackOptions) -> Result<RollbackReport> {
+        let mut guard = self.state.write();
+        let state = self.ready(&mut guard)?;
+        self.end_ambient(state)?;
+        if let Some(step) = &state.open {
+            return Err(UndoError::StepOpen(step.id));
+        }
+        let steps = self.newest(state, count)?;
+        let conflicts = self.conflicts(state, &steps)?;
+        let treatment = self.treatment(&conflicts, options)?;
+        check_all_complete(&steps)?;
+        let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
+        report.crossed = self.barriers_over(state, &steps);
+        for step in steps {
+            let inverted = self.undo_one(state, &step, treatment.clone())?;
+            report.add(step.info.id, inverted);
+        }
+        Ok(report)
+    }
+
+    /// Re-applies the `count` most recently undone steps.
+    pub fn redo(&self, count: usize, options: RollbackOptions) -> Result<RollbackReport> {
+        let mut guard = self.state.write();
+        let state = self.ready(&mut guard)?;
+        self.end_ambient(state)?;
+        if let Some(step) = &state.open {
+            return Err(UndoError::StepOpen(step.id));
+        }
+        let entries: Vec<ClosedEntry> =
+            state.redo.lock().iter().rev().take(count).cloned().collect();
+        if entries.len() < count || count == 0 {
+            return Err(UndoError::NothingToRedo { available: entries.len() });
+        }
+        for entry in &entries {
+            if let codeagent_common::Protection::Unprotected(reason) = &entry.info.protection {
+                let (step, reason) = (entry.info.id, reason.clone());
+                return Err(UndoError::StepUnprotected { step, reason });
+            }
+        }
+        let conflicts = self.conflicts(state, &entries)?;
+        let treatment = self.treatment(&conflicts, options)?;
+        check_all_complete(&entries)?;
+        let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
+        for entry in entries {
+            let inverted = self.redo_one(state, &entry, treatment.clone())?;
+            report.add(entry.info.id, inverted);
+        }
+        Ok(report)
+    }
+
+    /// The newest steps, newest first, if all of them can be undone.
+    pub(super) fn newest(&self, state: &State, count: usize) -> Result<Vec<ClosedEntry>> {
+        let steps: Vec<ClosedEntry> = state.history.iter().rev().take(count).cloned().collect();
+        if steps.len() < count || count == 0 {
+            return Err(UndoError::NothingToUndo { available: steps.len() });
+        }
+        let evicted_up_to = state.counters.lock().evicted_up_to;
+        for step in &steps {
+            let reason = match &step.info.protection {
+                codeagent_common::Protection::Unprotected(reason) => reason.clone(),
+                _ if step.sequence < evicted_up_to => "a newer step has been dropped".into(),
+                codeagent_common::Protection::Protected => continue,
+            };
+            return Err(UndoError::StepUnprotected { step: step.info.id, reason });
+        }
+        Ok(steps)
+    }
+
+    fn treatment(&self, conflicts: &[Conflict], options: RollbackOptions) -> Result<Treatment> {
+        let mut treatment = Treatment { symlinks: self.config.symlinks, ..Treatment::default() };
+        let warn_only = self.config.external_modifications == ExternalModificationPolicy::Warn;
+        match options.on_conflict {
+            OnConflict::Refuse if conflicts.is_empty() => {}
+            OnConflict::Refuse if warn_only => treatment.force = true,
+            OnConflict::Refuse => return Err(UndoError::RollbackBlocked(conflicts.to_vec())),
+            OnConflict::Skip => {
+                treatment.skip = conflicts.iter().map(|conflict| conflict.path.clone()).collect();
+            }
+            OnConflict::Force => treatment.force = true,
+        }
+        Ok(treatment)
+    }
+
+    fn undo_one(
+        &self,
+        state: &mut State,
+        step: &ClosedEntry,
+        treatment: Treatment,
+    ) -> Result<Inverted> {
+        let done = self.invert_recorded(state, step, Purpose::Undo, treatment)?;
+        state.history.retain(|entry| entry.sequence != step.sequence);
+        let mut info = step.info.clone();
+        info.stored_bytes = done.info.stored_bytes;
+        info.held_bytes = done.info.held_bytes;
+        state.redo.lock().push(ClosedEntry::new(info, done.sequence, done.dir));
+        state
+            .barriers
+            .lift(|barrier| barrier.after_sequence >= step.sequence)
+            .map_err(UndoError::io("writing the barriers"))?;
+        self.drop_inverted(step);
+        self.sync_if_durable()?;
+        Ok(done.inverted)
+    }
+
+    fn redo_one(
+        &self,
+        state: &mut State,
+        entry: &ClosedEntry,
+        treatment: Treatment,
+    ) -> Result<Inverted> {
+        let store = &self.workspace.store;
+        let done = self.invert_recorded(state, entry, Purpose::Redo, treatment)?;
+        state.redo.lock().retain(|other| other.sequence != entry.sequence);
+        let pinned = done.info.pinned;
+        let dir = done.dir.clone();
+        state.history.push(ClosedEntry::new(done.info, done.sequence, done.dir));
+        self.drop_inverted(entry);
+        if pinned {
+            dir.set_pinned(true, &store.probe).map_err(UndoError::io("finishing the redo"))?;
+        }
+        self.sync_if_durable()?;
+        Ok(done.inverted)
+    }
+
+    /// The journal that was inverted is spent. If it cannot be dropped now, the next undo or the
+    /// next start does it.
+    fn drop_inverted(&self, entry: &ClosedEntry) {
+        let store = &self.workspace.store;
+        if let Err(error) = store.discard(&entry.dir, entry.sequence) {
+            store.spent.lock().push((entry.dir.clone(), entry.sequence));
+            self.config.events.event(EngineEvent::Warning(format!(
+                "step {} is still in the undo directory and will be dropped later: {error}",
+                entry.info.id
+            )));
+        }
+    }
+
+    /// Inverts a journal into a new one. If that fails half-way, it is taken back.
+    fn invert_recorded(
+        &self,
+        state: &mut State,
+        source: &ClosedEntry,
+        purpose: fn(u64) -> Purpose,
+        treatment: Treatment,
+    ) -> Result<Done> {
+        // A spent journal is known by the one that inverted it, so it must go first.
+        self.workspace.store.discard_spent().map_err(UndoError::io("finishing an earlier undo"))?;
+        let sequence = self.next_sequence(state)?;
+        let header = Header {
+            id: source.info.id,
+            sequence,
+            kind: source.info.kind,
+            command: source.info.command.clone(),
+            started_at: source.info.started_at,
+            purpose: purpose(source.sequence),
+        };
+        // Undo must not fail because of a limit on steps; low disk space still stops it.
+        let limits = ResourceLimits { max_step_bytes: u64::MAX, ..*self.limits.read() };
+        let recorder = Recorder::create(&self.workspace, header, limits)?;
+        let attempt = self.invert_and_promote(state, source, &recorder, treatment);
+        attempt.or_else(|error| {
+            state.interrupted = Some((recorder.dir.clone(), sequence));
+            drop(recorder);
+            self.finish_interrupted(state)?;
+            Err(error)
+        })
+    }
+
+    fn invert_and_promote(
+        &self,
+        state: &State,
+        source: &ClosedEntry,
+        recorder: &Recorder,
+        treatment: Treatment,
+    ) -> Result<Done> {
+        let (workspace, sequence) = (&self.workspace, recorder.sequence());
+        let inverted =
+            Inversion::recorded(workspace, &source.dir, source.sequence, recorder, treatment)?
+                .run()?;
+        let (info, net) = self.seal(recorder, |info| {
+            info.finished_at = source.info.finished_at;
+            info.exit_code = source.info.exit_code;
+            info.pinned = source.info.pinned;
+            info.flagged.clone_from(&source.info.flagged);
+        })?;
+        let inverted_table = source.table()?;
+        self.refresh_older(state, (source.sequence, sequence), &inverted_table, net)?;
+        drop(inverted_table);
+        let dir = match recorder.header.purpose {
+            Purpose::Redo(_) => workspace.store.promote_to_step(info.id.0, sequence),
+            _ => workspace.store.promote_to_redo(sequence),
+        }
+        .map_err(UndoError::io("finishing the undo or redo"))?;
+        Ok(Done { inverted, info, sequence, dir })
+    }
+}
+
+/// A finished inversion.
+struct Done {
+    inverted: Inverted,
+    info: StepInfo,
+    sequence: u64,
+    dir: StepDir,
+}
+
+/// Looks before leaping: every object and every extent must be there, and sound.
+fn check_all_complete(newest_first: &[ClosedEntry]) -> Result<()> {
+    // Files that a later step wrote to while they lay in an earlier one's store: they are changed
+    // back before they are needed.
+    let mut written = HashSet::new();
+    for entry in newest_first {
+        let damaged = |what: String| UndoError::Corrupt(format!("step {}: {what}", entry.info.id));
+        let problems =
+            check_journal(&entry.dir, &mut written).map_err(|error| damaged(error.to_string()))?;
+        if let Some(problem) = problems.into_iter().next() {
+            return Err(damaged(problem));
+        }
+    }
+    Ok(())
+}
+
+impl RollbackReport {
+    fn add(&mut self, step: StepId, inverted: Inverted) {
+        self.steps.push(step);
+        self.restored += inverted.restored;
+        self.removed += inverted.removed;
+        self.left.extend(inverted.left);
+    }
+}
+
+impl Conflict {
+    pub(super) fn new(path: RelPathBuf, step: StepId, kind: ConflictKind) -> Self {
+        Self { path, step, kind }
+    }
+}

@@ -1,0 +1,176 @@
+//! Questions that hold operations until somebody answers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use codeagent_common::{
+    RelPath, SafeguardConfig, SafeguardDecision, SafeguardId, SafeguardKind, SafeguardRequest,
+    StepId,
+};
+use parking_lot::{Condvar, Mutex};
+
+use super::state::StepSafeguards;
+use crate::error::{Result, UndoError};
+
+const SAMPLED_PATHS: usize = 10;
+
+/// A question that an operation raises before it happens.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) kind: SafeguardKind,
+    pub(super) count: u64,
+    pub(super) sample_paths: Vec<codeagent_common::RelPathBuf>,
+    pub(super) message: String,
+}
+
+/// Where open questions lie. At most one at a time for each engine: while it is open, every
+/// other mutation waits here too.
+#[derive(Default)]
+pub(super) struct SafeguardDesk {
+    /// Mirrors `Desk::open`, for the hot path.
+    pending: AtomicBool,
+    inner: Mutex<Desk>,
+    answered: Condvar,
+}
+
+#[derive(Default)]
+struct Desk {
+    last_id: u64,
+    open: Option<SafeguardId>,
+    decisions: HashMap<SafeguardId, SafeguardDecision>,
+    waiting: usize,
+}
+
+impl SafeguardDesk {
+    /// Waits while a question is open. Fails if too many wait already.
+    pub(super) fn wait_until_clear(&self, config: &SafeguardConfig) -> Result<()> {
+        if self.is_clear() {
+            return Ok(());
+        }
+        let mut desk = self.inner.lock();
+        if desk.open.is_some() && desk.waiting >= config.max_held_operations {
+            return Err(UndoError::HeldQueueFull);
+        }
+        desk.waiting += 1;
+        while desk.open.is_some() {
+            self.answered.wait(&mut desk);
+        }
+        desk.waiting -= 1;
+        Ok(())
+    }
+
+    pub(super) fn is_clear(&self) -> bool {
+        !self.pending.load(Ordering::Acquire)
+    }
+
+    /// Opens a question; `None` if another one is open.
+    pub(super) fn open(&self, step: StepId, question: Question) -> Option<SafeguardRequest> {
+        let mut desk = self.inner.lock();
+        if desk.open.is_some() {
+            return None;
+        }
+        desk.last_id += 1;
+        let id = SafeguardId(desk.last_id);
+        desk.open = Some(id);
+        self.pending.store(true, Ordering::Release);
+        let Question { kind, count, sample_paths, message } = question;
+        Some(SafeguardRequest { id, step, kind, count, sample_paths, message })
+    }
+
+    /// Waits for the answer; none in time means deny.
+    pub(super) fn decision(&self, id: SafeguardId, timeout: Duration) -> SafeguardDecision {
+        let deadline = Instant::now() + timeout;
+        let mut desk = self.inner.lock();
+        loop {
+            if let Some(decision) = desk.decisions.remove(&id) {
+                return decision;
+            }
+            if self.answered.wait_until(&mut desk, deadline).timed_out() {
+                return desk.decisions.remove(&id).unwrap_or(SafeguardDecision::Deny);
+            }
+        }
+    }
+
+    /// Closes the question and lets the others go on.
+    pub(super) fn close(&self) {
+        let mut desk = self.inner.lock();
+        desk.open = None;
+        self.pending.store(false, Ordering::Release);
+        drop(desk);
+        self.answered.notify_all();
+    }
+
+    pub(super) fn answer(&self, id: SafeguardId, decision: SafeguardDecision) -> Result<()> {
+        let mut desk = self.inner.lock();
+        if desk.open != Some(id) || desk.decisions.contains_key(&id) {
+            return Err(UndoError::SafeguardUnknown(id));
+        }
+        desk.decisions.insert(id, decision);
+        self.answered.notify_all();
+        Ok(())
+    }
+}
+
+impl StepSafeguards {
+    /// Counts a removal of something the step did not create; asks before the one that reaches
+    /// the threshold.
+    pub(super) fn on_delete(
+        &mut self,
+        config: &SafeguardConfig,
+        step: StepId,
+        path: RelPath<'_>,
+    ) -> Option<Question> {
+        let threshold = config.delete_threshold?;
+        let count = self.deletes + 1;
+        if count >= threshold && !self.allowed.contains(&SafeguardKind::DeleteCount) {
+            let mut sample_paths = self.deleted_paths.clone();
+            sample_paths.push(path.to_buf());
+            return Some(Question {
+                kind: SafeguardKind::DeleteCount,
+                count,
+                sample_paths,
+                message: format!("step {step} is about to delete its {count}th entry: {path}"),
+            });
+        }
+        self.deletes = count;
+        if self.deleted_paths.len() < SAMPLED_PATHS {
+            self.deleted_paths.push(path.to_buf());
+        }
+        None
+    }
+
+    pub(super) fn on_overwrite(
+        &self,
+        config: &SafeguardConfig,
+        step: StepId,
+        path: RelPath<'_>,
+        size_bytes: u64,
+    ) -> Option<Question> {
+        let threshold = config.overwrite_threshold_bytes?;
+        let asks =
+            size_bytes >= threshold && !self.allowed.contains(&SafeguardKind::OverwriteLarge);
+        asks.then(|| Question {
+            kind: SafeguardKind::OverwriteLarge,
+            count: size_bytes,
+            sample_paths: vec![path.to_buf()],
+            message: format!("step {step} is about to overwrite {path} ({size_bytes} bytes)"),
+        })
+    }
+
+    pub(super) fn on_rename_over(
+        &self,
+        config: &SafeguardConfig,
+        step: StepId,
+        to: RelPath<'_>,
+    ) -> Option<Question> {
+        let asks =
+            config.rename_over_existing && !self.allowed.contains(&SafeguardKind::RenameOver);
+        asks.then(|| Question {
+            kind: SafeguardKind::RenameOver,
+            count: 1,
+            sample_paths: vec![to.to_buf()],
+            message: format!("step {step} is about to replace {to} by a rename"),
+        })
+    }
+}

@@ -1,0 +1,160 @@
+//! What the engine knows: the open step, the history, what can be redone.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use codeagent_common::{
+    RelPath, RelPathBuf, SafeguardId, SafeguardKind, StepId, StepInfo, StepKind, Timestamp,
+};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::capture::Recorder;
+use crate::error::{Result, UndoError};
+use crate::store::{BarrierLog, ChangeTable, Counters, StepDir};
+
+/// Guarded by the engine's gate: shared while mutations happen, exclusive while steps change.
+pub(super) struct State {
+    pub(super) open: Option<OpenStep>,
+    /// Oldest first.
+    pub(super) history: Vec<ClosedEntry>,
+    /// Most recently undone last. A mutex of its own: the first record of a new step clears it
+    /// while the gate is only shared.
+    pub(super) redo: Mutex<Vec<ClosedEntry>>,
+    pub(super) barriers: BarrierLog,
+    pub(super) counters: Mutex<Counters>,
+    /// The format found, if it is not ours: nothing is recorded.
+    pub(super) disabled: Option<String>,
+    /// A journal that is being taken back, and could not be to its end. Nothing is recorded or
+    /// undone before that is finished.
+    pub(super) interrupted: Option<(StepDir, u64)>,
+}
+
+/// A closed step, or an undone one.
+#[derive(Clone)]
+pub(super) struct ClosedEntry {
+    pub(super) info: StepInfo,
+    /// Of the journal; for a redo entry not the one in `info`, which is the step's.
+    pub(super) sequence: u64,
+    pub(super) dir: StepDir,
+    table: Arc<OnceLock<Mutex<ChangeTable>>>,
+}
+
+impl ClosedEntry {
+    pub(super) fn new(info: StepInfo, sequence: u64, dir: StepDir) -> Self {
+        Self { info, sequence, dir, table: Arc::default() }
+    }
+
+    /// Net changes with stamps, read when first asked for.
+    pub(super) fn table(&self) -> Result<MutexGuard<'_, ChangeTable>> {
+        if let Some(table) = self.table.get() {
+            return Ok(table.lock());
+        }
+        let (table, _) = self
+            .dir
+            .changes()
+            .map_err(|error| UndoError::Corrupt(format!("step {}: {error}", self.info.id)))?;
+        Ok(self.table.get_or_init(|| Mutex::new(table)).lock())
+    }
+}
+
+impl ClosedEntry {
+    /// Reads the changes anew, if they have been read at all.
+    pub(super) fn reload_table(&self) -> Result<()> {
+        if let Some(table) = self.table.get() {
+            let (fresh, _) = self
+                .dir
+                .changes()
+                .map_err(|error| UndoError::Corrupt(format!("step {}: {error}", self.info.id)))?;
+            *table.lock() = fresh;
+        }
+        Ok(())
+    }
+}
+
+/// The step that mutations are attributed to.
+pub(super) struct OpenStep {
+    pub(super) id: StepId,
+    pub(super) kind: StepKind,
+    pub(super) started_at: Timestamp,
+    /// Command lines, in order; a transaction has several.
+    pub(super) commands: Vec<String>,
+    pub(super) exit_code: Option<i32>,
+    /// Commands opened within a transaction and not yet closed.
+    pub(super) nested: u32,
+    /// Made by the first record, so that a step without mutations leaves no trace.
+    recorder: OnceLock<Recorder>,
+    starting: Mutex<()>,
+    /// When the last mutation came, for ambient steps.
+    pub(super) last_activity_ms: AtomicU64,
+    pub(super) safeguards: Mutex<StepSafeguards>,
+    /// Set once a safeguard was denied: the step is undone and takes no more mutations.
+    pub(super) denied: OnceLock<SafeguardId>,
+    pub(super) flagged: Mutex<BTreeSet<RelPathBuf>>,
+    unprotected_told: OnceLock<()>,
+}
+
+/// What the safeguards have counted in this step.
+#[derive(Debug, Default)]
+pub(super) struct StepSafeguards {
+    pub(super) deletes: u64,
+    pub(super) deleted_paths: Vec<RelPathBuf>,
+    pub(super) allowed: HashSet<SafeguardKind>,
+}
+
+impl OpenStep {
+    pub(super) fn new(id: StepId, kind: StepKind, command: String, now: Timestamp) -> Self {
+        Self {
+            id,
+            kind,
+            started_at: now,
+            commands: if command.is_empty() { Vec::new() } else { vec![command] },
+            exit_code: None,
+            nested: 0,
+            recorder: OnceLock::new(),
+            starting: Mutex::new(()),
+            last_activity_ms: AtomicU64::new(now.0),
+            safeguards: Mutex::default(),
+            denied: OnceLock::new(),
+            flagged: Mutex::default(),
+            unprotected_told: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.get()
+    }
+
+    pub(super) fn take_recorder(&mut self) -> Option<Recorder> {
+        self.recorder.take()
+    }
+
+    pub(super) fn recorder_or_start(
+        &self,
+        start: impl FnOnce() -> Result<Recorder>,
+    ) -> Result<&Recorder> {
+        if let Some(recorder) = self.recorder.get() {
+            return Ok(recorder);
+        }
+        let _starting = self.starting.lock();
+        if let Some(recorder) = self.recorder.get() {
+            return Ok(recorder);
+        }
+        let recorder = start()?;
+        Ok(self.recorder.get_or_init(|| recorder))
+    }
+
+    pub(super) fn flag(&self, path: RelPath<'_>) {
+        self.flagged.lock().insert(path.to_buf());
+    }
+
+    pub(super) fn note_activity(&self, now: Timestamp) {
+        self.last_activity_ms.store(now.0, Ordering::Relaxed);
+    }
+
+    /// The reason, the first time somebody asks after protection was lost.
+    pub(super) fn newly_unprotected(&self) -> Option<&str> {
+        let reason = self.recorder()?.unprotected()?;
+        self.unprotected_told.set(()).ok().map(|()| reason)
+    }
+}

@@ -1,0 +1,308 @@
+//! Opening, closing and aborting steps.
+
+use codeagent_common::{
+    ChangeKind, Protection, SafeguardId, StepId, StepInfo, StepKind, Timestamp,
+};
+
+use super::UndoEngine;
+use super::invert::Inversion;
+use super::state::{ClosedEntry, OpenStep, State};
+use crate::capture::Recorder;
+use crate::error::{Result, UndoError};
+use crate::fold::{NetChanges, net_changes};
+
+/// A step somebody wants to begin.
+#[derive(Debug, Clone)]
+pub struct StepRequest {
+    pub kind: StepKind,
+    /// Shown in the history.
+    pub command: String,
+}
+
+impl StepRequest {
+    pub fn command(line: impl Into<String>) -> Self {
+        Self { kind: StepKind::Command, command: line.into() }
+    }
+
+    pub fn api(call: impl Into<String>) -> Self {
+        Self { kind: StepKind::Api, command: call.into() }
+    }
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClosedStep {
+    /// It is in the history now.
+    Recorded { step: StepInfo, evicted: Vec<StepId> },
+    /// It changed nothing, and is not in the history.
+    Empty(StepId),
+    /// A safeguard was denied: everything it did has been taken back.
+    Denied { step: StepId, safeguard: SafeguardId },
+    /// It was part of a transaction, which goes on.
+    Joined(StepId),
+}
+
+impl UndoEngine {
+    /// Begins a step. Within a transaction the command joins it; an ambient step ends first.
+    pub fn open_step(&self, request: StepRequest) -> Result<StepId> {
+        let mut state = self.state.write();
+        self.finish_interrupted(&mut state)?;
+        self.workspace.tree.forget_dirs();
+        self.end_ambient(&mut state)?;
+        if let Some(step) = &mut state.open {
+            if step.kind != StepKind::Transaction || request.kind == StepKind::Transaction {
+                return Err(UndoError::StepOpen(step.id));
+            }
+            step.nested += 1;
+            if !request.command.is_empty() {
+                step.commands.push(request.command);
+            }
+            return Ok(step.id);
+        }
+        let id = {
+            let mut counters = state.counters.lock();
+            let id = StepId(counters.next_step);
+            counters.next_step += 1;
+            if state.disabled.is_none() {
+                self.save_counters(&counters)?;
+            }
+            id
+        };
+        state.open = Some(OpenStep::new(id, request.kind, request.command, self.now()));
+        Ok(id)
+    }
+
+    /// Ends the open step. If this fails the step stays open: try again, or abort it.
+    pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep> {
+        let mut state = self.state.write();
+        self.finish_interrupted(&mut state)?;
+        let step = state.open.as_mut().ok_or(UndoError::NoStepOpen)?;
+        if step.kind == StepKind::Transaction {
+            if step.nested == 0 {
+                return Err(UndoError::NoStepOpen);
+            }
+            step.nested -= 1;
+            step.exit_code = exit_code.or(step.exit_code);
+            return Ok(ClosedStep::Joined(step.id));
+        }
+        step.exit_code = exit_code;
+        self.finish(&mut state)
+    }
+
+    /// Takes back everything the open step did.
+    pub fn abort_step(&self) -> Result<StepId> {
+        let mut state = self.state.write();
+        self.finish_interrupted(&mut state)?;
+        let id = state.open.as_ref().ok_or(UndoError::NoStepOpen)?.id;
+        self.take_back_open(&mut state)?;
+        state.open = None;
+        Ok(id)
+    }
+
+    /// Begins a transaction: all commands until its end are one step.
+    pub fn begin_transaction(&self, label: impl Into<String>) -> Result<StepId> {
+        self.open_step(StepRequest { kind: StepKind::Transaction, command: label.into() })
+    }
+
+    pub fn commit_transaction(&self) -> Result<ClosedStep> {
+        let mut state = self.state.write();
+        self.finish_interrupted(&mut state)?;
+        self.expect_transaction(&state)?;
+        self.finish(&mut state)
+    }
+
+    pub fn rollback_transaction(&self) -> Result<StepId> {
+        self.expect_transaction(&self.state.read())?;
+        self.abort_step()
+    }
+
+    fn expect_transaction(&self, state: &State) -> Result<()> {
+        match &state.open {
+            Some(step) if step.kind == StepKind::Transaction => Ok(()),
+            _ => Err(UndoError::NoStepOpen),
+        }
+    }
+
+    /// Ends an ambient step that has been quiet for long enough. To be called now and then.
+    pub fn tick(&self) -> Result<Option<ClosedStep>> {
+        let due = |state: &State| {
+            let now = self.now();
+            state.open.as_ref().is_some_and(|step| self.ambient_expired(step, now))
+        };
+        if !due(&self.state.read()) {
+            return Ok(None);
+        }
+        let mut state = self.state.write();
+        if due(&state) { self.finish(&mut state).map(Some) } else { Ok(None) }
+    }
+
+    pub(super) fn ambient_expired(&self, step: &OpenStep, now: Timestamp) -> bool {
+        let quiet =
+            now.0.saturating_sub(step.last_activity_ms.load(std::sync::atomic::Ordering::Relaxed));
+        step.id.is_ambient() && u128::from(quiet) >= self.config.ambient_timeout.as_millis()
+    }
+
+    /// Ends the open ambient step, if there is one.
+    pub(super) fn end_ambient(&self, state: &mut State) -> Result<Option<ClosedStep>> {
+        if state.open.as_ref().is_some_and(|step| step.id.is_ambient()) {
+            return self.finish(state).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Makes sure that there is a step for a mutation that nobody announced.
+    pub(super) fn renew_ambient_step(&self) -> Result<()> {
+        let mut state = self.state.write();
+        self.workspace.tree.forget_dirs();
+        let now = self.now();
+        if state.open.as_ref().is_some_and(|step| self.ambient_expired(step, now)) {
+            self.finish(&mut state)?;
+        }
+        if state.open.is_none() {
+            let id = {
+                let mut counters = state.counters.lock();
+                let id = StepId(counters.next_ambient);
+                counters.next_ambient -= 1;
+                self.save_counters(&counters)?;
+                id
+            };
+            state.open = Some(OpenStep::new(id, StepKind::Ambient, String::new(), now));
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&self, state: &mut State) -> Result<ClosedStep> {
+        let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
+        let id = step.id;
+        if let Some(&safeguard) = step.denied.get() {
+            state.open = None;
+            return Ok(ClosedStep::Denied { step: id, safeguard });
+        }
+        let Some(recorder) = step.recorder() else {
+            state.open = None;
+            return Ok(ClosedStep::Empty(id));
+        };
+        if recorder.is_empty() {
+            self.drop_wal(recorder)?;
+            state.open = None;
+            return Ok(ClosedStep::Empty(id));
+        }
+        let (info, _) = self.seal(recorder, |info| {
+            info.command = step.commands.join("\n");
+            info.exit_code = step.exit_code;
+            info.flagged = step.flagged.lock().iter().cloned().collect();
+        })?;
+        let sequence = recorder.sequence();
+        let dir = self
+            .workspace
+            .store
+            .promote_to_step(id.0, sequence)
+            .map_err(UndoError::io("closing the step"))?;
+        state.open = None;
+        self.drop_redo(state);
+        state.history.push(ClosedEntry::new(info.clone(), sequence, dir));
+        self.sync_if_durable()?;
+        let evicted = self.evict(state)?;
+        Ok(ClosedStep::Recorded { step: info, evicted })
+    }
+
+    /// Folds a journal, stamps what it touched, and writes both down.
+    pub(super) fn seal(
+        &self,
+        recorder: &Recorder,
+        complete: impl FnOnce(&mut StepInfo),
+    ) -> Result<(StepInfo, NetChanges)> {
+        let failed = || UndoError::io("closing the step");
+        let journal = recorder.journal().read_back().map_err(failed())?;
+        let net = net_changes(&journal, &self.workspace.tree).map_err(failed())?;
+        let count = |kind| net.changes.iter().filter(|change| change.kind == kind).count() as u64;
+        let header = &recorder.header;
+        let mut info = StepInfo {
+            id: header.id,
+            sequence: header.sequence,
+            kind: header.kind,
+            command: header.command.clone(),
+            started_at: header.started_at,
+            finished_at: self.now(),
+            exit_code: None,
+            added: count(ChangeKind::Added),
+            modified: count(ChangeKind::Modified),
+            deleted: count(ChangeKind::Deleted),
+            renamed: count(ChangeKind::Renamed),
+            stored_bytes: recorder.stored_bytes(),
+            held_bytes: recorder.held_bytes(),
+            protection: match recorder.unprotected() {
+                None => Protection::Protected,
+                Some(reason) => Protection::Unprotected(reason.to_owned()),
+            },
+            pinned: false,
+            flagged: Vec::new(),
+        };
+        complete(&mut info);
+        let journal_extent = recorder.journal().extent();
+        let probe = &self.workspace.store.probe;
+        recorder
+            .dir
+            .seal(&info, &net, journal_extent, recorder.pack_bytes(), probe)
+            .map_err(failed())?;
+        info.stored_bytes += recorder.dir.sealed_bytes();
+        Ok((info, net))
+    }
+
+    pub(super) fn sync_if_durable(&self) -> Result<()> {
+        if self.workspace.durable {
+            self.workspace
+                .store
+                .sync_dirs()
+                .map_err(UndoError::io("syncing the undo directory"))?;
+        }
+        Ok(())
+    }
+
+    /// Undoes the open step for good; the step itself stays open.
+    pub(super) fn take_back_open(&self, state: &mut State) -> Result<()> {
+        let Some(step) = state.open.as_mut() else {
+            return Ok(());
+        };
+        let Some(recorder) = step.take_recorder() else {
+            return Ok(());
+        };
+        if let Some(reason) = recorder.unprotected() {
+            let reason = reason.to_owned();
+            let id = step.id;
+            self.drop_wal(&recorder)?;
+            return Err(UndoError::StepUnprotected { step: id, reason });
+        }
+        state.interrupted = Some((recorder.dir.clone(), recorder.sequence()));
+        drop(recorder);
+        self.finish_interrupted(state)
+    }
+
+    /// Inverts an unfinished journal for good. What could not be done now can be tried again.
+    pub(super) fn finish_interrupted(&self, state: &mut State) -> Result<()> {
+        let Some((dir, sequence)) = state.interrupted.clone() else { return Ok(()) };
+        self.forget_refreshed(state, sequence)?;
+        let symlinks = self.config.symlinks;
+        let inverted = Inversion::final_(&self.workspace, &dir, sequence, symlinks)?.run()?;
+        self.settle_final_inversion(state, &dir, sequence, &inverted)?;
+        state.interrupted = None;
+        Ok(())
+    }
+
+    fn drop_wal(&self, recorder: &Recorder) -> Result<()> {
+        self.workspace
+            .store
+            .discard(&recorder.dir, recorder.sequence())
+            .map_err(UndoError::io("dropping the step"))
+    }
+
+    /// Undoes a step whose safeguard was denied; it takes no more mutations until it is closed.
+    pub(super) fn deny_open_step(&self, id: StepId, safeguard: SafeguardId) -> Result<()> {
+        let mut state = self.state.write();
+        let Some(step) = state.open.as_ref().filter(|step| step.id == id) else {
+            return Ok(());
+        };
+        let _ = step.denied.set(safeguard);
+        self.take_back_open(&mut state)
+    }
+}

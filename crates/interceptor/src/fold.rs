@@ -1,0 +1,558 @@
+//! Folds a journal into net changes: what a person would say the step did.
+//!
+//! The records are played forwards over a sketch of the tree that holds only the names they
+//! mention. A directory rename moves one node of the sketch; everything below moves with it.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use codeagent_common::{ChangeKind, RelPath, RelPathBuf};
+
+use crate::host::{MetaScope, Stamp, Tree};
+use crate::store::{At, JournalReader, ObjectRef, Owner, Record, StoredChange};
+
+pub(crate) type NodeId = u32;
+const ROOT: NodeId = 0;
+
+struct Node<'j> {
+    /// Where it is now; `None` once it has been removed.
+    place: Option<(NodeId, &'j [u8])>,
+    /// Where it was before the step; `None` if the step made it.
+    home: Option<(NodeId, &'j [u8])>,
+    before: Option<Stamp>,
+    touched: bool,
+    /// A directory that came or went with everything below it.
+    whole: bool,
+    /// Preimages and the removal of this node, in order; kept only where they are asked for.
+    records: Vec<RecordAt>,
+}
+
+/// A record in one of several journals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RecordAt {
+    pub(crate) journal: usize,
+    pub(crate) index: u64,
+}
+
+pub(crate) struct Sketch<'j> {
+    nodes: Vec<Node<'j>>,
+    /// What has a name; `None`: nothing has it any more.
+    names: HashMap<(NodeId, &'j [u8]), Option<NodeId>, foldhash::fast::FixedState>,
+    /// The directory most recently looked up: records come in runs.
+    recent: Option<(RelPath<'j>, NodeId)>,
+    /// What each file was when a record first spoke of it, by whichever of its names.
+    first: HashMap<u64, Stamp, foldhash::fast::FixedState>,
+    /// A directory changed its name: names below it can stand for other entries now.
+    dirs_moved: bool,
+    /// Inodes whose ctime moved because one of their names came, went or changed.
+    relinked: HashSet<u64>,
+    /// Which node became which object; kept only where histories are.
+    objects: Option<HashMap<ObjectRef, NodeId>>,
+}
+
+/// Records that were cancelled, and those known to be done.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    pub(crate) cancelled: HashSet<u64>,
+    pub(crate) done: HashSet<u64>,
+    pub(crate) unprotected: Option<String>,
+}
+
+impl Marks {
+    pub(crate) fn read(journal: &JournalReader) -> io::Result<Self> {
+        let mut marks = Self::default();
+        for (_, record) in journal.records() {
+            match record? {
+                Record::Cancelled { record } => {
+                    marks.cancelled.insert(record);
+                }
+                Record::Done { record } => {
+                    marks.done.insert(record);
+                }
+                Record::Unprotected { reason } => marks.unprotected = Some(reason),
+                _ => {}
+            }
+        }
+        Ok(marks)
+    }
+}
+
+/// What journals did, all in all.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NetChanges {
+    pub(crate) changes: Vec<StoredChange>,
+    /// Inodes whose ctime moved because one of their names came, went or changed.
+    pub(crate) relinked: Vec<u64>,
+}
+
+/// The net changes of a journal, stamped with what the tree holds now.
+pub(crate) fn net_changes(journal: &JournalReader, tree: &Tree) -> io::Result<NetChanges> {
+    net_changes_of(std::slice::from_ref(journal), tree)
+}
+
+/// The net changes of several journals, oldest first, taken together.
+pub(crate) fn net_changes_of(journals: &[JournalReader], tree: &Tree) -> io::Result<NetChanges> {
+    let mut sketch = Sketch::new(false);
+    sketch.play_all(journals)?;
+    sketch.into_changes(tree)
+}
+
+/// What became of one path since before the first of several journals.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lineage {
+    /// The name it had.
+    pub(crate) path: RelPathBuf,
+    /// The name it has; `None`: it was removed.
+    pub(crate) now: Option<RelPathBuf>,
+    /// Preimages and removal, oldest first.
+    pub(crate) records: Vec<RecordAt>,
+    /// Something was there before.
+    pub(crate) existed: bool,
+}
+
+/// The lineages of `path` and of everything below it that the journals (oldest first) touched,
+/// and what they put there. Sorted by path.
+pub(crate) fn lineages(
+    journals: &[JournalReader],
+    path: RelPath<'_>,
+) -> io::Result<(Vec<Lineage>, Vec<RelPathBuf>)> {
+    let mut sketch = Sketch::new(true);
+    sketch.play_all(journals)?;
+    let mut kept = Vec::new();
+    let mut made = Vec::new();
+    for (index, node) in sketch.nodes.iter().enumerate() {
+        let id = index as NodeId;
+        let now = sketch.current_path(id);
+        if node.home.is_none() && id != ROOT {
+            made.extend(now.filter(|now| now.as_path().is_within(path)));
+            continue;
+        }
+        let Some(home) = sketch.original_path(id) else {
+            continue;
+        };
+        let changed = !node.records.is_empty() || now.as_ref() != Some(&home);
+        if changed && home.as_path().is_within(path) {
+            // Displaced without a record: the name was only looked at, nothing had it.
+            let existed = now.is_some() || !node.records.is_empty();
+            kept.push(Lineage { path: home, now, records: node.records.clone(), existed });
+        }
+    }
+    kept.sort_by(|a, b| a.path.cmp(&b.path));
+    made.sort();
+    Ok((kept, made))
+}
+
+impl<'j> Node<'j> {
+    fn new(
+        place: Option<(NodeId, &'j [u8])>,
+        home: Option<(NodeId, &'j [u8])>,
+        whole: bool,
+    ) -> Self {
+        Self { place, home, before: None, touched: false, whole, records: Vec::new() }
+    }
+}
+
+impl<'j> Sketch<'j> {
+    pub(crate) fn new(with_records: bool) -> Self {
+        Self {
+            nodes: vec![Node::new(None, None, false)],
+            names: HashMap::default(),
+            recent: None,
+            first: HashMap::default(),
+            relinked: HashSet::new(),
+            dirs_moved: false,
+            objects: with_records.then(HashMap::new),
+        }
+    }
+
+    fn play_all(&mut self, journals: &'j [JournalReader]) -> io::Result<()> {
+        for (number, journal) in journals.iter().enumerate() {
+            let marks = Marks::read(journal)?;
+            let sequence = journal.header().map_or(0, |header| header.sequence);
+            for (index, record) in journal.records() {
+                if marks.cancelled.contains(&index) {
+                    continue;
+                }
+                let record = record?;
+                if self.objects.is_some() {
+                    self.keep(&record, RecordAt { journal: number, index }, sequence);
+                }
+                self.play(&record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a record with the node it concerns, which is still where the record says.
+    fn keep(&mut self, record: &Record<'j>, at: RecordAt, sequence: u64) {
+        let node = match record {
+            Record::Take { path, .. }
+            | Record::Removed { path, .. }
+            | Record::Rmdir { path, .. }
+            | Record::Preimage { at: At::Path(path), .. } => self.look_up(*path),
+            Record::Preimage { at: At::Object(object), .. } => {
+                self.objects.as_ref().and_then(|objects| objects.get(object).copied())
+            }
+            _ => None,
+        };
+        let Some(node) = node else { return };
+        self.nodes[node as usize].records.push(at);
+        if let (Record::Take { object, .. }, Some(objects)) = (record, &mut self.objects) {
+            let owner = Owner::Sequence(sequence);
+            objects.insert(ObjectRef { owner, number: *object }, node);
+        }
+    }
+
+    pub(crate) fn play(&mut self, record: &Record<'j>) {
+        match record {
+            Record::Create { path, link_to, .. } => {
+                self.relinked.extend(link_to);
+                self.appear(*path, false);
+            }
+            Record::Mkdir { path } => self.appear(*path, false),
+            Record::Put { path, stamp, .. } => {
+                self.note_link(stamp);
+                self.appear(*path, stamp.is_dir());
+            }
+            Record::Rmdir { path, meta } => self.disappear(*path, meta.stamp, false),
+            Record::Removed { path, meta, .. } => {
+                self.note_link(&meta.stamp);
+                self.disappear(*path, meta.stamp, false);
+            }
+            Record::Take { path, stamp, .. } => {
+                self.note_link(stamp);
+                self.disappear(*path, *stamp, stamp.is_dir());
+            }
+            Record::Rename { from, to, stamp } => {
+                self.dirs_moved |= stamp.is_dir();
+                self.note_before(*from, *stamp);
+                self.rename(*from, *to);
+            }
+            Record::Exchange { a, b, stamp_a, stamp_b } => {
+                self.dirs_moved |= stamp_a.is_dir() || stamp_b.is_dir();
+                self.note_before(*a, *stamp_a);
+                self.note_before(*b, *stamp_b);
+                self.exchange(*a, *b);
+            }
+            Record::Preimage { at: At::Path(path), meta, content } => {
+                let times_only = meta.as_ref().is_some_and(|meta| meta.scope == MetaScope::Times);
+                if content.is_none() && times_only {
+                    return;
+                }
+                let before = meta.as_ref().map(|meta| self.first(meta.stamp));
+                if let Some(node) = self.look_up(*path) {
+                    let node = &mut self.nodes[node as usize];
+                    node.touched = true;
+                    node.before = node.before.or(before);
+                }
+            }
+            Record::Preimage { at: At::Object(_), meta, .. } => {
+                if let Some(meta) = meta {
+                    self.first(meta.stamp);
+                }
+            }
+            Record::Cancelled { .. } | Record::Done { .. } | Record::Unprotected { .. } => {}
+        }
+    }
+
+    /// A step may have changed a file by one name before it touched another.
+    fn first(&mut self, stamp: Stamp) -> Stamp {
+        if stamp.is_dir() { stamp } else { *self.first.entry(stamp.inode).or_insert(stamp) }
+    }
+
+    fn note_link(&mut self, stamp: &Stamp) {
+        if !stamp.is_dir() && stamp.links > 1 {
+            self.relinked.insert(stamp.inode);
+        }
+    }
+
+    fn note_before(&mut self, path: RelPath<'j>, stamp: Stamp) {
+        if !stamp.is_dir() {
+            // Renamed there and back is no change, but the ctime has moved.
+            self.relinked.insert(stamp.inode);
+        }
+        let stamp = self.first(stamp);
+        if let Some(node) = self.look_up(path) {
+            let before = &mut self.nodes[node as usize].before;
+            *before = before.or(Some(stamp));
+        }
+    }
+
+    fn add(&mut self, node: Node<'j>) -> NodeId {
+        self.nodes.push(node);
+        NodeId::try_from(self.nodes.len() - 1).unwrap_or(NodeId::MAX)
+    }
+
+    /// The node at a path; names never seen before are taken to have been there all along.
+    pub(crate) fn look_up(&mut self, path: RelPath<'j>) -> Option<NodeId> {
+        let Some((parent, name)) = path.split() else {
+            return Some(ROOT);
+        };
+        let parent = self.look_up_dir(parent)?;
+        match self.names.get(&(parent, name)) {
+            Some(found) => *found,
+            // A directory the step made holds only what the step put there.
+            None if self.is_new(parent) => None,
+            None => Some(self.discover(parent, name)),
+        }
+    }
+
+    /// A directory whose contents the step knows, because it made it.
+    fn is_new(&self, dir: NodeId) -> bool {
+        let node = &self.nodes[dir as usize];
+        dir != ROOT && node.home.is_none() && !node.whole
+    }
+
+    fn discover(&mut self, parent: NodeId, name: &'j [u8]) -> NodeId {
+        let place = Some((parent, name));
+        let node = self.add(Node::new(place, place, false));
+        self.names.insert((parent, name), Some(node));
+        node
+    }
+
+    fn look_up_dir(&mut self, path: RelPath<'j>) -> Option<NodeId> {
+        if let Some((recent, node)) = self.recent
+            && recent == path
+        {
+            return Some(node);
+        }
+        let node = self.look_up(path)?;
+        self.recent = Some((path, node));
+        Some(node)
+    }
+
+    fn appear(&mut self, path: RelPath<'j>, whole: bool) {
+        let Some((parent, name)) = path.split() else {
+            return;
+        };
+        let Some(parent) = self.look_up_dir(parent) else {
+            return;
+        };
+        let place = Some((parent, name));
+        let node = self.add(Node::new(place, None, whole));
+        self.occupy(parent, name, node);
+    }
+
+    /// Gives a name to a node; a file the step made and dropped again may still hold it.
+    fn occupy(&mut self, parent: NodeId, name: &'j [u8], node: NodeId) {
+        if let Some(Some(former)) = self.names.insert((parent, name), Some(node)) {
+            self.nodes[former as usize].place = None;
+        }
+        self.nodes[node as usize].place = Some((parent, name));
+        self.recent = None;
+    }
+
+    fn disappear(&mut self, path: RelPath<'j>, stamp: Stamp, whole: bool) {
+        let Some((parent, name)) = path.split() else {
+            return;
+        };
+        let (Some(node), Some(parent)) = (self.look_up(path), self.look_up_dir(parent)) else {
+            return;
+        };
+        self.names.insert((parent, name), None);
+        let stamp = self.first(stamp);
+        let node = &mut self.nodes[node as usize];
+        node.place = None;
+        node.before = node.before.or(Some(stamp));
+        node.whole |= whole;
+        self.recent = None;
+    }
+
+    fn rename(&mut self, from: RelPath<'j>, to: RelPath<'j>) {
+        let (Some(node), Some((old_parent, old_name)), Some((parent, name))) =
+            (self.look_up(from), from.split(), to.split())
+        else {
+            return;
+        };
+        let (Some(old_parent), Some(parent)) =
+            (self.look_up_dir(old_parent), self.look_up_dir(parent))
+        else {
+            return;
+        };
+        self.names.insert((old_parent, old_name), None);
+        self.occupy(parent, name, node);
+    }
+
+    fn exchange(&mut self, a: RelPath<'j>, b: RelPath<'j>) {
+        let (Some(node_a), Some(node_b)) = (self.look_up(a), self.look_up(b)) else {
+            return;
+        };
+        let (place_a, place_b) =
+            (self.nodes[node_a as usize].place, self.nodes[node_b as usize].place);
+        let (Some(place_a), Some(place_b)) = (place_a, place_b) else {
+            return;
+        };
+        self.names.insert(place_a, Some(node_b));
+        self.names.insert(place_b, Some(node_a));
+        self.nodes[node_a as usize].place = Some(place_b);
+        self.nodes[node_b as usize].place = Some(place_a);
+        self.recent = None;
+    }
+
+    /// Whether the journals played so far made this node.
+    pub(crate) fn is_made(&self, node: NodeId) -> bool {
+        node != ROOT && self.nodes[node as usize].home.is_none()
+    }
+
+    /// The directory and name of a path; `None` if the directory is not there.
+    pub(crate) fn slot(&mut self, path: RelPath<'j>) -> Option<(NodeId, &'j [u8])> {
+        let (parent, name) = path.split()?;
+        Some((self.look_up_dir(parent)?, name))
+    }
+
+    /// Whether a name is known to be free.
+    pub(crate) fn is_free(&self, slot: (NodeId, &[u8])) -> bool {
+        match self.names.get(&slot) {
+            Some(node) => node.is_none(),
+            None => self.is_new(slot.0),
+        }
+    }
+
+    /// Directories the journals made whose contents they know.
+    pub(crate) fn made_dirs(&self) -> impl Iterator<Item = NodeId> {
+        (1..self.nodes.len() as NodeId).filter(|node| self.is_new(*node))
+    }
+
+    pub(crate) fn has_name(&self, dir: NodeId, name: &[u8]) -> bool {
+        matches!(self.names.get(&(dir, name)), Some(Some(_)))
+    }
+
+    fn path_by(
+        &self,
+        node: NodeId,
+        step: impl Fn(&Node<'j>) -> Option<(NodeId, &'j [u8])>,
+    ) -> Option<RelPathBuf> {
+        let mut names = Vec::new();
+        let mut at = node;
+        while at != ROOT {
+            let (parent, name) = step(&self.nodes[at as usize])?;
+            names.push(name);
+            at = parent;
+        }
+        names.reverse();
+        RelPathBuf::new(names.join(&b'/')).ok()
+    }
+
+    /// `None` if the node, or a directory above it, is gone.
+    pub(crate) fn current_path(&self, node: NodeId) -> Option<RelPathBuf> {
+        self.path_by(node, |node| node.place)
+    }
+
+    fn original_path(&self, node: NodeId) -> Option<RelPathBuf> {
+        self.path_by(node, |node| node.home)
+    }
+
+    /// Whether some directory above the node's former place left as a whole, taking it along.
+    fn left_with_parent(&self, node: &Node<'j>) -> bool {
+        let mut at = node.home;
+        while let Some((parent, _)) = at {
+            let above = &self.nodes[parent as usize];
+            if parent != ROOT && above.place.is_none() && above.whole {
+                return true;
+            }
+            at = above.home;
+        }
+        false
+    }
+
+    /// What has a name that was given up. Nothing, unless a directory from elsewhere brought it.
+    fn under_former_name(&self, tree: &Tree, path: &RelPathBuf) -> io::Result<Option<Stamp>> {
+        if self.dirs_moved { tree.stat(path.as_path()) } else { Ok(None) }
+    }
+
+    fn into_changes(mut self, tree: &Tree) -> io::Result<NetChanges> {
+        let mut changes = Vec::new();
+        let mut deleted: HashMap<RelPathBuf, usize> = HashMap::new();
+        for (index, node) in self.nodes.iter().enumerate().skip(1) {
+            let gone = node.place.is_none() && node.home.is_some();
+            if !gone || self.left_with_parent(node) {
+                continue;
+            }
+            let Some(path) = self.original_path(index as NodeId) else {
+                continue;
+            };
+            deleted.insert(path.clone(), changes.len());
+            let after = self.under_former_name(tree, &path)?;
+            changes.push(StoredChange {
+                path,
+                kind: ChangeKind::Deleted,
+                from: None,
+                whole_directory: node.whole,
+                before: node.before,
+                after,
+                from_after: None,
+            });
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            let index = index as NodeId;
+            let Some(path) = self.current_path(index) else {
+                continue;
+            };
+            let kind = match (node.home, node.place) {
+                (None, None) if index == ROOT && node.touched => ChangeKind::Modified,
+                (None, Some(_)) => ChangeKind::Added,
+                (Some(home), Some(place)) if home != place => ChangeKind::Renamed,
+                (Some(_), Some(_)) if node.touched => ChangeKind::Modified,
+                _ => continue,
+            };
+            let after = tree.stat(path.as_path())?;
+            if kind == ChangeKind::Added && after.is_none() {
+                continue; // made and dropped within the step
+            }
+            // A file that was changed in a renamed directory had another name, too.
+            let from = match kind {
+                ChangeKind::Added => None,
+                _ => self.original_path(index).filter(|original| *original != path),
+            };
+            let from_after = match &from {
+                Some(from) => self.under_former_name(tree, from)?,
+                None => None,
+            };
+            let mut change = StoredChange {
+                path,
+                kind,
+                from,
+                whole_directory: node.whole,
+                before: node.before,
+                after,
+                from_after,
+            };
+            // What was deleted under a name that is taken again is one change, not two.
+            if let Some(&former) = deleted.get(&change.path) {
+                if change.kind == ChangeKind::Added {
+                    change.kind = ChangeKind::Modified;
+                    change.before = changes[former].before;
+                    changes[former] = change;
+                    continue;
+                }
+                changes[former].after = change.after;
+            }
+            changes.push(change);
+        }
+        let linked = changes.iter().filter_map(|change| change.after);
+        let linked: Vec<Stamp> = linked.filter(|stamp| stamp.links > 1).collect();
+        linked.iter().for_each(|stamp| self.note_link(stamp));
+        Ok(NetChanges { changes, relinked: self.relinked.into_iter().collect() })
+    }
+}
+
+/// The entries a record speaks of, as they were when it was written.
+pub(crate) fn mentions<'r, 'j>(
+    record: &'r Record<'j>,
+) -> impl Iterator<Item = (RelPath<'j>, &'r Stamp)> {
+    let (first, second) = match record {
+        Record::Take { path, stamp, .. } => (Some((*path, stamp)), None),
+        Record::Removed { path, meta, .. } | Record::Rmdir { path, meta } => {
+            (Some((*path, &meta.stamp)), None)
+        }
+        Record::Preimage { at: At::Path(path), meta: Some(meta), .. }
+            if meta.scope == MetaScope::Full =>
+        {
+            (Some((*path, &meta.stamp)), None)
+        }
+        Record::Rename { from, stamp, .. } => (Some((*from, stamp)), None),
+        Record::Exchange { a, b, stamp_a, stamp_b } => (Some((*a, stamp_a)), Some((*b, stamp_b))),
+        _ => (None, None),
+    };
+    first.into_iter().chain(second)
+}

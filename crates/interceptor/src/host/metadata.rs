@@ -1,0 +1,181 @@
+//! Reading and restoring mode, owner, times and extended attributes.
+
+use std::io;
+
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use super::{Entry, Stamp};
+
+/// More than the kernel allows for a list of names or for a value.
+const XATTR_LIMIT: usize = 1 << 20;
+
+pub(crate) type Xattrs = Vec<(ByteBuf, ByteBuf)>;
+
+/// How much of an entry's metadata a preimage holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum MetaScope {
+    /// Modification time only: what making or removing an entry does to its directory.
+    Times,
+    /// Mode, owner, times, extended attributes.
+    Full,
+}
+
+/// Metadata as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Meta {
+    pub(crate) stamp: Stamp,
+    pub(crate) scope: MetaScope,
+    /// Empty for `MetaScope::Times`.
+    pub(crate) xattrs: Xattrs,
+}
+
+impl Meta {
+    pub(crate) fn read(entry: &Entry<'_>, stamp: Stamp, scope: MetaScope) -> io::Result<Self> {
+        let xattrs = match scope {
+            MetaScope::Times => Xattrs::new(),
+            MetaScope::Full => read_xattrs(entry)?,
+        };
+        Ok(Self { stamp, scope, xattrs })
+    }
+
+    /// Makes the entry look like this again. Owner first, because changing it clears set-id bits;
+    /// attributes before the mode, because setting an ACL rewrites it; the time last.
+    pub(crate) fn apply(&self, entry: &Entry<'_>) -> io::Result<()> {
+        let Some(now) = entry.stat()? else {
+            return Err(io::Error::from_raw_os_error(Errno::NOENT.raw_os_error()));
+        };
+        if self.scope == MetaScope::Full {
+            self.apply_identity(entry, &now)?;
+        }
+        if now.mtime != self.stamp.mtime || self.scope == MetaScope::Full {
+            set_mtime(entry, self.stamp.mtime)?;
+        }
+        Ok(())
+    }
+
+    fn apply_identity(&self, entry: &Entry<'_>, now: &Stamp) -> io::Result<()> {
+        if (now.uid, now.gid) != (self.stamp.uid, self.stamp.gid) {
+            rustix::fs::chownat(
+                entry.dir(),
+                entry.name(),
+                Some(Uid::from_raw(self.stamp.uid)),
+                Some(Gid::from_raw(self.stamp.gid)),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?;
+        }
+        apply_xattrs(entry, &self.xattrs)?;
+        if !now.is_symlink() {
+            let changed = entry.stat()?.is_none_or(|now| now.mode != self.stamp.mode);
+            if changed {
+                set_mode(entry, self.stamp.permissions())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn set_mtime(entry: &Entry<'_>, mtime: (i64, u32)) -> io::Result<()> {
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.0, tv_nsec: mtime.1.into() },
+    };
+    rustix::fs::utimensat(entry.dir(), entry.name(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(())
+}
+
+/// Changes the permissions of an entry that is not a symlink, without ever following one.
+pub(super) fn set_mode(entry: &Entry<'_>, permissions: u32) -> io::Result<()> {
+    // chmod by name would follow a symlink swapped in at this moment; a descriptor opened with
+    // O_PATH | O_NOFOLLOW cannot change its mind.
+    let handle = entry.open_path()?;
+    if Stamp::device_and_stamp(&rustix::fs::fstat(&handle)?).1.is_symlink() {
+        return Ok(());
+    }
+    rustix::fs::chmod(fd_path(&handle), Mode::from_raw_mode(permissions))?;
+    Ok(())
+}
+
+fn fd_path(fd: &impl std::os::fd::AsRawFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// The entry's path through its directory's descriptor: only the last component can still be a
+/// symlink, and the `l…xattr` calls do not follow that one.
+fn proc_path(entry: &Entry<'_>) -> Vec<u8> {
+    use std::os::fd::AsRawFd;
+    let mut path = format!("/proc/self/fd/{}/", entry.dir().as_raw_fd()).into_bytes();
+    path.extend_from_slice(entry.name());
+    path
+}
+
+fn unsupported(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS)
+}
+
+/// All attributes the kernel lists for the entry, sorted by name.
+pub(super) fn read_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
+    let path = proc_path(entry);
+    let mut names = vec![0_u8; 256];
+    let length = loop {
+        match rustix::fs::llistxattr(path.as_slice(), &mut names[..]) {
+            Ok(length) => break length,
+            Err(Errno::RANGE) if names.len() < XATTR_LIMIT => {
+                names.resize(names.len() * 4, 0);
+            }
+            Err(errno) if unsupported(errno) => return Ok(Xattrs::new()),
+            Err(errno) => return Err(errno.into()),
+        }
+    };
+    let mut xattrs = Xattrs::new();
+    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if let Some(value) = read_xattr(&path, name)? {
+            xattrs.push((ByteBuf::from(name.to_vec()), ByteBuf::from(value)));
+        }
+    }
+    xattrs.sort();
+    Ok(xattrs)
+}
+
+fn read_xattr(path: &[u8], name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0_u8; 256];
+    loop {
+        match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+            Ok(length) => {
+                value.truncate(length);
+                return Ok(Some(value));
+            }
+            Err(Errno::RANGE) if value.len() < XATTR_LIMIT => {
+                value.resize(value.len() * 4, 0);
+            }
+            Err(Errno::NODATA) => return Ok(None),
+            Err(errno) if unsupported(errno) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+fn apply_xattrs(entry: &Entry<'_>, wanted: &Xattrs) -> io::Result<()> {
+    let present = read_xattrs(entry)?;
+    if present == *wanted {
+        return Ok(());
+    }
+    let path = proc_path(entry);
+    for (name, _) in &present {
+        if !wanted.iter().any(|(kept, _)| kept == name) {
+            match rustix::fs::lremovexattr(path.as_slice(), name.as_slice()) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+    for pair in wanted {
+        if !present.contains(pair) {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::lsetxattr(path.as_slice(), pair.0.as_slice(), &pair.1, flags)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,17 @@
+//! The working directory as the engine touches it.
+//!
+//! Everything here starts from a directory descriptor and never follows a symlink, so no path an
+//! agent makes up, and no journal somebody tampered with, reaches outside.
+
+mod content;
+mod metadata;
+mod stamp;
+mod tree;
+
+pub(crate) use content::{
+    clone_file, copy_range, data_segments, punch, read_exact_at, write_all_at,
+};
+pub(crate) use metadata::{Meta, MetaScope};
+pub use stamp::FileId;
+pub(crate) use stamp::Stamp;
+pub(crate) use tree::{Dir, Entry, Tree, copy_entry, walk};

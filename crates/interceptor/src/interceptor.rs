@@ -1,0 +1,124 @@
+//! What a filesystem front end tells the engine, and what it gets back.
+
+use std::os::fd::BorrowedFd;
+
+use codeagent_common::{EntryKind, RelPath, StepId};
+
+use crate::Permit;
+use crate::error::Result;
+use crate::host::FileId;
+
+/// A file whose content or attributes are about to change.
+#[derive(Debug, Clone, Copy)]
+pub struct FileRef<'a> {
+    /// A name the front end knows it by.
+    pub path: RelPath<'a>,
+    /// The open file, if there is one: finds it again when its name has changed meanwhile.
+    pub fd: Option<BorrowedFd<'a>>,
+}
+
+impl<'a> FileRef<'a> {
+    pub fn at(path: RelPath<'a>) -> Self {
+        Self { path, fd: None }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Whatever has the new name is replaced.
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// What `fallocate` is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allocation {
+    /// Reserve space, growing the file if need be.
+    Extend,
+    /// Reserve space behind the end without growing.
+    KeepSize,
+    PunchHole,
+    ZeroRange,
+    /// Everything behind the range moves.
+    CollapseRange,
+    /// Everything behind the offset moves.
+    InsertRange,
+}
+
+/// One operation that is about to change the working directory.
+#[derive(Debug, Clone, Copy)]
+pub enum Mutation<'a> {
+    /// A new file, symlink, FIFO, socket or device, made with O_EXCL semantics: the host operation
+    /// fails if the name is taken. Opening an existing file is not a creation.
+    Create {
+        path: RelPath<'a>,
+        kind: EntryKind,
+    },
+    Mkdir {
+        path: RelPath<'a>,
+    },
+    /// A further name for an existing file, or the first one for an O_TMPFILE (then `existing` is
+    /// `None`).
+    Link {
+        existing: Option<RelPath<'a>>,
+        path: RelPath<'a>,
+    },
+    Unlink {
+        path: RelPath<'a>,
+    },
+    Rmdir {
+        path: RelPath<'a>,
+    },
+    Rename {
+        from: RelPath<'a>,
+        to: RelPath<'a>,
+        mode: RenameMode,
+    },
+    /// `write`, or `copy_file_range` into the file.
+    Write {
+        file: FileRef<'a>,
+        offset: u64,
+        length: u64,
+    },
+    /// A write to a file opened with O_APPEND.
+    Append {
+        file: FileRef<'a>,
+    },
+    /// `truncate`, or `open` with O_TRUNC (length 0).
+    Truncate {
+        file: FileRef<'a>,
+        length: u64,
+    },
+    Allocate {
+        file: FileRef<'a>,
+        how: Allocation,
+        offset: u64,
+        length: u64,
+    },
+    /// The file is opened for writes that will not be announced: shared mapping, passthrough.
+    OpenUnseen {
+        file: FileRef<'a>,
+    },
+    /// `chmod`, `chown`, `utimens`, `setxattr`, `removexattr`.
+    SetAttributes {
+        file: FileRef<'a>,
+    },
+}
+
+/// Called for every mutation, before it happens.
+pub trait WriteInterceptor: Send + Sync {
+    /// Records what is needed to undo `mutation`, or refuses it.
+    ///
+    /// On success the front end carries the mutation out (unless [`Permit::performed`] says that
+    /// it has happened already) and then tells the permit how it went. It holds one permit at a
+    /// time in each thread.
+    fn before<'e>(&'e self, mutation: &Mutation<'_>) -> Result<Permit<'e>>;
+
+    /// The short way for a write to a file that this step has captured already.
+    /// `None`: take the long way through [`WriteInterceptor::before`].
+    fn repeat_write<'e>(&'e self, file: FileId, offset: u64, length: u64) -> Option<Permit<'e>>;
+
+    /// The step that mutations are attributed to now.
+    fn current_step(&self) -> Option<StepId>;
+}

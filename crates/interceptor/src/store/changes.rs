@@ -1,0 +1,199 @@
+//! Net changes of a closed step, with the stamps that tell later whether somebody else was there.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::Path;
+
+use codeagent_common::{Change, ChangeKind, EntryKind, RelPathBuf};
+use serde::{Deserialize, Serialize};
+
+use super::frame::{Damage, FrameReader, FrameWriter, replace_frames};
+use crate::fold::NetChanges;
+use crate::host::Stamp;
+use crate::probe::Probe;
+
+const CHANGES_MAGIC: &[u8; 8] = b"CAUCHNG1";
+const REFRESHED_MAGIC: &[u8; 8] = b"CAUREFR1";
+/// Changes per frame: large enough to be cheap, small enough to stay far below a frame's limit.
+const PER_FRAME: usize = 256;
+
+/// One net change, with the path's state before the step and when it was closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StoredChange {
+    pub(crate) path: RelPathBuf,
+    pub(crate) kind: ChangeKind,
+    pub(crate) from: Option<RelPathBuf>,
+    pub(crate) whole_directory: bool,
+    pub(crate) before: Option<Stamp>,
+    /// What has the name when the step is closed; for a deletion usually nothing.
+    pub(crate) after: Option<Stamp>,
+    /// What has the former name then; usually nothing.
+    pub(crate) from_after: Option<Stamp>,
+}
+
+impl StoredChange {
+    pub(crate) fn entry_kind(&self) -> Option<EntryKind> {
+        let stamp = match self.kind {
+            ChangeKind::Deleted => self.before,
+            _ => self.after.or(self.before),
+        };
+        stamp.map(|stamp| stamp.kind())
+    }
+
+    pub(crate) fn to_change(&self) -> Change {
+        Change {
+            path: self.path.clone(),
+            kind: self.kind,
+            from: self.from.clone(),
+            entry: self.entry_kind(),
+            whole_directory: self.whole_directory,
+        }
+    }
+}
+
+/// Ends `changes`; what it says of the other files makes their damage visible.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Trailer {
+    pub(crate) changes: u64,
+    pub(crate) journal_frames: u64,
+    pub(crate) journal_bytes: u64,
+    pub(crate) pack_bytes: u64,
+    pub(crate) summary_check: u64,
+    /// Inodes whose ctime moved because another of their names came or went.
+    pub(crate) relinked: Vec<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Frame {
+    Changes(Vec<StoredChange>),
+    Trailer(Trailer),
+}
+
+/// A newer stamp for a path of an older step.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refreshed {
+    pub(crate) path: RelPathBuf,
+    pub(crate) stamp: Option<Stamp>,
+    /// The journal that brought the path back to what the step had left.
+    pub(crate) sequence: u64,
+}
+
+/// The list, as far as it is sound.
+fn read_refreshed(path: &Path) -> io::Result<(Vec<Refreshed>, bool)> {
+    let frames = match FrameReader::open(path, REFRESHED_MAGIC) {
+        Ok(frames) => frames,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), true)),
+        Err(error) => return Err(error),
+    };
+    let list: Vec<Refreshed> = (1..frames.len()).filter_map(|index| frames.get(index)).collect();
+    let complete = frames.damage() == Damage::None && frames.get(0) == Some(list.len() as u64);
+    Ok((list, complete))
+}
+
+/// Replaces the list; its first frame is its length, so that a missing end is noticed.
+fn write_refreshed(path: &Path, list: &[Refreshed], probe: Probe) -> io::Result<()> {
+    replace_frames(path, REFRESHED_MAGIC, probe, |frames| {
+        frames.append(&(list.len() as u64))?;
+        frames.append_all(list).map(|_| ())
+    })
+}
+
+/// All net changes of a step.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeTable {
+    pub(crate) changes: Vec<StoredChange>,
+    /// What each path should look like now; `None`: it should not be there.
+    expected: HashMap<RelPathBuf, Option<Stamp>>,
+    pub(crate) relinked: HashSet<u64>,
+}
+
+impl ChangeTable {
+    pub(crate) fn new(net: NetChanges) -> Self {
+        let NetChanges { changes, relinked } = net;
+        let mut expected = HashMap::with_capacity(changes.len());
+        for change in &changes {
+            if let Some(from) = &change.from {
+                expected.entry(from.clone()).or_insert(change.from_after);
+            }
+            expected.insert(change.path.clone(), change.after);
+        }
+        Self { changes, expected, relinked: relinked.into_iter().collect() }
+    }
+
+    pub(crate) fn expected(&self) -> &HashMap<RelPathBuf, Option<Stamp>> {
+        &self.expected
+    }
+
+    pub(crate) fn write(
+        path: &Path,
+        changes: &[StoredChange],
+        trailer: &Trailer,
+        probe: Probe,
+    ) -> io::Result<()> {
+        let frames = FrameWriter::create(path, CHANGES_MAGIC, probe)?;
+        for chunk in changes.chunks(PER_FRAME) {
+            frames.append(&Frame::Changes(chunk.to_vec()))?;
+        }
+        frames.append(&Frame::Trailer(trailer.clone()))?;
+        Ok(())
+    }
+
+    /// The table and its trailer; `InvalidData` if anything is missing or damaged.
+    pub(crate) fn read(path: &Path) -> io::Result<(Self, Trailer)> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "changes is damaged");
+        let frames = FrameReader::open(path, CHANGES_MAGIC)?;
+        if frames.damage() != Damage::None || frames.len() == 0 {
+            return Err(damaged());
+        }
+        let mut changes = Vec::new();
+        for index in 0..frames.len() - 1 {
+            match frames.get(index).ok_or_else(damaged)? {
+                Frame::Changes(mut chunk) => changes.append(&mut chunk),
+                Frame::Trailer(_) => return Err(damaged()),
+            }
+        }
+        match frames.get(frames.len() - 1).ok_or_else(damaged)? {
+            Frame::Trailer(trailer) if trailer.changes == changes.len() as u64 => {
+                let relinked = trailer.relinked.clone();
+                Ok((Self::new(NetChanges { changes, relinked }), trailer))
+            }
+            _ => Err(damaged()),
+        }
+    }
+
+    /// Takes over newer stamps. They are an aid, not history: damage ends the list, no more.
+    pub(crate) fn apply_refreshed(&mut self, path: &Path) -> io::Result<()> {
+        for refreshed in read_refreshed(path)?.0 {
+            self.refresh(refreshed.path, refreshed.stamp);
+        }
+        Ok(())
+    }
+
+    /// Takes back the stamps that a journal brought which did not come to its end.
+    /// `false`: there were none.
+    pub(crate) fn drop_refreshed(path: &Path, sequence: u64, probe: Probe) -> io::Result<bool> {
+        let (mut list, _) = read_refreshed(path)?;
+        let all = list.len();
+        list.retain(|refreshed| refreshed.sequence != sequence);
+        if list.len() == all {
+            return Ok(false);
+        }
+        write_refreshed(path, &list, probe)?;
+        Ok(true)
+    }
+
+    pub(crate) fn refresh(&mut self, path: RelPathBuf, stamp: Option<Stamp>) {
+        self.expected.insert(path, stamp);
+    }
+
+    pub(crate) fn add_refreshed(path: &Path, fresh: &[Refreshed], probe: Probe) -> io::Result<()> {
+        let (mut list, _) = read_refreshed(path)?;
+        list.extend_from_slice(fresh);
+        write_refreshed(path, &list, probe)
+    }
+
+    /// For `verify`.
+    pub(crate) fn refreshed_is_sound(path: &Path) -> io::Result<bool> {
+        Ok(read_refreshed(path)?.1)
+    }
+}

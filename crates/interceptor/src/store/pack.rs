@@ -1,0 +1,135 @@
+//! Preimage bytes of one step, back to back in one file.
+
+use std::cell::RefCell;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::record::{Codec, Extent};
+use crate::probe::{Fault, Point, Probe};
+
+const ZSTD_LEVEL: i32 = 1;
+/// Larger stretches are stored as they are: for them, time matters more than space.
+pub(crate) const COMPRESSED_UP_TO: usize = 64 << 10;
+
+thread_local! {
+    static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
+}
+
+/// Takes bytes in; safe to share between threads.
+pub(crate) struct Pack {
+    file: File,
+    length: Mutex<u64>,
+    probe: Probe,
+}
+
+impl Pack {
+    pub(crate) fn create(path: &Path, probe: Probe) -> io::Result<Self> {
+        probe.reach(Point::StoreOpen)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        Ok(Self { file, length: Mutex::new(0), probe })
+    }
+
+    /// Stores `plain`, which stood at `file_offset`.
+    pub(crate) fn add(&self, plain: &[u8], file_offset: u64) -> io::Result<Extent> {
+        let compressed = if plain.len() <= COMPRESSED_UP_TO { compress(plain)? } else { None };
+        let (stored, codec) = match &compressed {
+            Some(bytes) => (bytes.as_slice(), Codec::Zstd),
+            None => (plain, Codec::Plain),
+        };
+        // The length counts what is there: it moves only when the bytes are written.
+        let mut length = self.length.lock();
+        let pack_offset = *length;
+        let written = match self.probe.fault(Point::StoreWrite) {
+            Fault::None => self.file.write_all_at(stored, pack_offset),
+            Fault::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
+            Fault::ShortWrite(errno) => self
+                .file
+                .write_all_at(&stored[..stored.len() / 2], pack_offset)
+                .and(Err(io::Error::from_raw_os_error(errno))),
+        };
+        if let Err(error) = written {
+            let _ = self.file.set_len(pack_offset);
+            return Err(error);
+        }
+        *length += stored.len() as u64;
+        drop(length);
+        Ok(Extent {
+            file_offset,
+            pack_offset,
+            stored_bytes: u32::try_from(stored.len()).map_err(io::Error::other)?,
+            plain_bytes: u32::try_from(plain.len()).map_err(io::Error::other)?,
+            codec,
+            check: xxh3_64(plain),
+        })
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        *self.length.lock()
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+/// `None` where it saves less than an eighth.
+fn compress(plain: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    const TOO_SMALL: usize = 128;
+    if plain.len() < TOO_SMALL {
+        return Ok(None);
+    }
+    let compressed = COMPRESSOR.with_borrow_mut(|slot| match slot {
+        Some(compressor) => compressor.compress(plain),
+        None => slot.insert(zstd::bulk::Compressor::new(ZSTD_LEVEL)?).compress(plain),
+    })?;
+    Ok((compressed.len() <= plain.len() - plain.len() / 8).then_some(compressed))
+}
+
+/// Gives bytes back, checked.
+pub(crate) struct PackReader {
+    file: Option<File>,
+}
+
+impl PackReader {
+    /// A step that stored no bytes has no pack.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        match File::open(path) {
+            Ok(file) => Ok(Self { file: Some(file) }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self { file: None }),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn length(&self) -> io::Result<u64> {
+        self.file.as_ref().map_or(Ok(0), |file| Ok(file.metadata()?.len()))
+    }
+
+    /// The plain bytes of an extent, or an error: never other bytes.
+    pub(crate) fn read(&self, extent: &Extent) -> io::Result<Vec<u8>> {
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "a preimage is damaged");
+        let file = self.file.as_ref().ok_or_else(damaged)?;
+        if extent.pack_offset.saturating_add(extent.stored_bytes.into()) > file.metadata()?.len() {
+            return Err(damaged());
+        }
+        let mut stored = vec![0; extent.stored_bytes as usize];
+        file.read_exact_at(&mut stored, extent.pack_offset)?;
+        let plain = match extent.codec {
+            Codec::Plain => stored,
+            Codec::Zstd if extent.plain_bytes as usize <= COMPRESSED_UP_TO => {
+                zstd::bulk::decompress(&stored, extent.plain_bytes as usize)
+                    .map_err(|_| damaged())?
+            }
+            Codec::Zstd => return Err(damaged()),
+        };
+        if plain.len() != extent.plain_bytes as usize || xxh3_64(&plain) != extent.check {
+            return Err(damaged());
+        }
+        Ok(plain)
+    }
+}

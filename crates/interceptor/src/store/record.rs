@@ -1,0 +1,158 @@
+//! Journal records: one for each way in which a mutation is undone.
+
+use codeagent_common::{EntryKind, RelPath, StepId, StepKind, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::host::{Meta, Stamp};
+
+/// First frame of every journal.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    pub(crate) id: StepId,
+    pub(crate) sequence: u64,
+    pub(crate) kind: StepKind,
+    pub(crate) command: String,
+    pub(crate) started_at: Timestamp,
+    pub(crate) purpose: Purpose,
+}
+
+/// Why a journal is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Purpose {
+    Step,
+    /// Inverts the step with this sequence number.
+    Undo(u64),
+    /// Inverts the undo with this sequence number.
+    Redo(u64),
+}
+
+/// Where an object lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct ObjectRef {
+    pub(crate) owner: Owner,
+    pub(crate) number: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Owner {
+    /// The step or redo entry with this sequence number.
+    Sequence(u64),
+    /// A staging area that is gone by the time anybody could ask for it.
+    Staging,
+}
+
+/// Names an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum At<'a> {
+    #[serde(borrow)]
+    Path(RelPath<'a>),
+    /// A file that was removed while somebody had it open, and is still being written to.
+    Object(ObjectRef),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Record<'a> {
+    Create {
+        #[serde(borrow)]
+        path: RelPath<'a>,
+        kind: EntryKind,
+        /// The inode, if it is a further name for one.
+        link_to: Option<u64>,
+    },
+    Mkdir {
+        path: RelPath<'a>,
+    },
+    Rmdir {
+        path: RelPath<'a>,
+        meta: Meta,
+    },
+    Take {
+        path: RelPath<'a>,
+        object: u32,
+        stamp: Stamp,
+        /// Linked, not moved: a rename is about to replace it.
+        linked: bool,
+    },
+    Put {
+        path: RelPath<'a>,
+        from: ObjectRef,
+        stamp: Stamp,
+    },
+    Removed {
+        path: RelPath<'a>,
+        meta: Meta,
+        body: Body,
+    },
+    Rename {
+        from: RelPath<'a>,
+        to: RelPath<'a>,
+        stamp: Stamp,
+    },
+    Exchange {
+        a: RelPath<'a>,
+        b: RelPath<'a>,
+        /// What was at `a` before.
+        stamp_a: Stamp,
+        /// What was at `b` before.
+        stamp_b: Stamp,
+    },
+    Preimage {
+        at: At<'a>,
+        meta: Option<Meta>,
+        content: Option<Content>,
+    },
+    Cancelled {
+        record: u64,
+    },
+    Done {
+        record: u64,
+    },
+    /// Nothing from here on is recorded.
+    Unprotected {
+        reason: String,
+    },
+}
+
+/// Content that a preimage brings back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Content {
+    /// The file's former length, and some of its former bytes (none, if bytes were only added).
+    Ranges { length: u64, regions: Vec<Region> },
+    /// All of it, sharing blocks with the file as it was.
+    Clone { length: u64, object: u32, stamp: Stamp },
+}
+
+/// A stretch of a file that is known completely: where no extent is, there was a hole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Region {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) extents: Vec<Extent>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Extent {
+    pub(crate) file_offset: u64,
+    pub(crate) pack_offset: u64,
+    pub(crate) stored_bytes: u32,
+    pub(crate) plain_bytes: u32,
+    pub(crate) codec: Codec,
+    /// xxh3-64 of the plain bytes.
+    pub(crate) check: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Codec {
+    Plain,
+    Zstd,
+}
+
+/// What a removed entry was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Body {
+    File(Region),
+    Symlink(ByteBuf),
+    /// A FIFO, socket or device; type and device number are in the stamp.
+    Special,
+}

@@ -1,0 +1,86 @@
+//! Inodes that undo had to make anew, because they could not be moved to another filesystem.
+//!
+//! Records name inodes to recognise hard links. When an inode comes back under another number,
+//! the records of older journals must be read with the new one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use codeagent_common::RelPathBuf;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::frame::{Damage, FrameReader, FrameWriter, repair_torn, replace_frames};
+use crate::probe::Probe;
+
+const MAGIC: &[u8; 8] = b"CAUREMA1";
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Remade {
+    pub(crate) former: u64,
+    pub(crate) inode: u64,
+    /// Where it was made.
+    pub(crate) path: RelPathBuf,
+    /// The journal that made it; older ones mean it when they say `former`.
+    pub(crate) sequence: u64,
+}
+
+pub(crate) struct RemadeLog {
+    path: PathBuf,
+    probe: Probe,
+    entries: Mutex<Vec<Remade>>,
+}
+
+impl RemadeLog {
+    pub(crate) fn open(path: &Path, probe: Probe) -> io::Result<Self> {
+        repair_torn(path, MAGIC)?;
+        let mut entries = Vec::new();
+        match FrameReader::open(path, MAGIC) {
+            Ok(frames) => entries.extend((0..frames.len()).filter_map(|n| frames.get(n))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Self { path: path.into(), probe, entries: Mutex::new(entries) })
+    }
+
+    pub(crate) fn add(&self, remade: Remade) -> io::Result<()> {
+        let mut entries = self.entries.lock();
+        FrameWriter::open(&self.path, MAGIC, self.probe.clone())?.append(&remade)?;
+        entries.push(remade);
+        Ok(())
+    }
+
+    /// The number that a journal's inode has now, and where it was last seen under it.
+    pub(crate) fn current(&self, inode: u64, sequence: u64) -> (u64, Option<RelPathBuf>) {
+        let entries = self.entries.lock();
+        let (mut inode, mut since, mut path) = (inode, sequence, None);
+        // Interrupted and taken up again, a journal may have made an inode twice: the last counts.
+        while let Some(remade) =
+            entries.iter().rev().find(|remade| remade.former == inode && remade.sequence >= since)
+        {
+            (inode, since, path) = (remade.inode, remade.sequence + 1, Some(remade.path.clone()));
+        }
+        (inode, path)
+    }
+
+    /// Drops what no journal from `oldest` on can mean.
+    pub(crate) fn prune(&self, oldest: u64) -> io::Result<()> {
+        let mut entries = self.entries.lock();
+        if entries.iter().all(|remade| remade.sequence >= oldest) {
+            return Ok(());
+        }
+        entries.retain(|remade| remade.sequence >= oldest);
+        replace_frames(&self.path, MAGIC, self.probe.clone(), |frames| {
+            frames.append_all(&entries).map(|_| ())
+        })
+    }
+
+    /// For `verify`.
+    pub(crate) fn is_sound(path: &Path) -> io::Result<bool> {
+        match FrameReader::open(path, MAGIC) {
+            Ok(frames) => Ok(frames.damage() == Damage::None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Small control files: a line of JSON and a line with its checksum, replaced as a whole.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::probe::{Point, Probe};
+
+pub(crate) fn write(path: &Path, value: &impl Serialize, probe: &Probe) -> io::Result<()> {
+    let json = serde_json::to_string(value)?;
+    let sealed = format!("{json}\n{:016x}\n", xxh3_64(json.as_bytes()));
+    let new = path.with_extension("new");
+    probe.reach(Point::StoreWrite)?;
+    fs::write(&new, sealed)?;
+    probe.reach(Point::StoreOpen)?;
+    fs::rename(new, path)
+}
+
+/// `Ok(None)` if the file is not there; `InvalidData` if it is damaged.
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let damaged = || {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        io::Error::new(io::ErrorKind::InvalidData, format!("{name} is damaged"))
+    };
+    let (json, seal) = text.split_once('\n').ok_or_else(damaged)?;
+    if format!("{:016x}\n", xxh3_64(json.as_bytes())) != seal {
+        return Err(damaged());
+    }
+    serde_json::from_str(json).map(Some).map_err(|_| damaged())
+}

@@ -1,0 +1,178 @@
+//! The directory of one step, undo or redo.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use codeagent_common::{Change, StepInfo};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::changes::{ChangeTable, StoredChange, Trailer};
+use super::journal::{Journal, JournalReader};
+use super::pack::{Pack, PackReader};
+use super::record::Header;
+use crate::fold::NetChanges;
+use crate::host::Dir;
+use crate::probe::{Point, Probe};
+
+/// Changes that `summary.json` spells out; all of them are in `changes`.
+const SAMPLED_CHANGES: usize = 50;
+
+/// `summary.json`: what a person wants to know of a step without any tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) step: StepInfo,
+    pub(crate) sample: Vec<Change>,
+    /// xxh3-64 of `step` as compact JSON, in hexadecimal: what the engine relies on is checked
+    /// whenever it is read.
+    check: String,
+}
+
+fn check_of(step: &StepInfo) -> io::Result<String> {
+    Ok(format!("{:016x}", xxh3_64(&serde_json::to_vec(step)?)))
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StepDir {
+    path: PathBuf,
+}
+
+impl StepDir {
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Makes the directory and its journal. Fails if the directory exists: what is in it has not
+    /// been recovered.
+    pub(crate) fn create(
+        path: PathBuf,
+        header: &Header,
+        probe: &Probe,
+    ) -> io::Result<(Self, Journal)> {
+        probe.reach(Point::StoreOpen)?;
+        fs::create_dir(&path)?;
+        let dir = Self { path };
+        match dir.fill(header, probe) {
+            Ok(journal) => Ok((dir, journal)),
+            Err(error) => {
+                // Nothing is recorded yet: a half-made directory must not look like a crash.
+                let _ = fs::remove_dir_all(&dir.path);
+                Err(error)
+            }
+        }
+    }
+
+    fn fill(&self, header: &Header, probe: &Probe) -> io::Result<Journal> {
+        probe.reach(Point::StoreOpen)?;
+        fs::create_dir(self.path.join("objects"))?;
+        Journal::create(&self.path.join("journal"), header, probe.clone())
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether it was promoted: only then are its summary and changes complete.
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.path.ends_with("wal/in_progress")
+    }
+
+    pub(crate) fn cursor_path(&self) -> PathBuf {
+        self.path.join("cursor")
+    }
+
+    pub(crate) fn objects(&self) -> io::Result<Arc<Dir>> {
+        Dir::open(&self.path.join("objects"))
+    }
+
+    pub(crate) fn journal(&self) -> io::Result<JournalReader> {
+        JournalReader::open(&self.path.join("journal"))
+    }
+
+    pub(crate) fn create_pack(&self, probe: &Probe) -> io::Result<Pack> {
+        Pack::create(&self.path.join("pack"), probe.clone())
+    }
+
+    pub(crate) fn pack(&self) -> io::Result<PackReader> {
+        PackReader::open(&self.path.join("pack"))
+    }
+
+    /// Writes summary and changes.
+    pub(crate) fn seal(
+        &self,
+        step: &StepInfo,
+        net: &NetChanges,
+        journal: (u64, u64),
+        pack_bytes: u64,
+        probe: &Probe,
+    ) -> io::Result<()> {
+        let changes = &net.changes;
+        let sample = changes.iter().take(SAMPLED_CHANGES).map(StoredChange::to_change).collect();
+        let summary = Summary { step: step.clone(), sample, check: check_of(step)? };
+        let mut text = serde_json::to_vec_pretty(&summary)?;
+        text.push(b'\n');
+        probe.reach(Point::StoreWrite)?;
+        fs::write(self.path.join("summary.json"), &text)?;
+        // A failed attempt to close the step may have left one.
+        match fs::remove_file(self.path.join("changes")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let trailer = Trailer {
+            changes: changes.len() as u64,
+            journal_frames: journal.0,
+            journal_bytes: journal.1,
+            pack_bytes,
+            summary_check: xxh3_64(&text),
+            relinked: net.relinked.clone(),
+        };
+        ChangeTable::write(&self.path.join("changes"), changes, &trailer, probe.clone())
+    }
+
+    /// What summary and changes take on disk.
+    pub(crate) fn sealed_bytes(&self) -> u64 {
+        let size = |name: &str| self.path.join(name).metadata().map_or(0, |file| file.len());
+        size("summary.json") + size("changes")
+    }
+
+    /// The summary; the stored flag for pinning is a file of its own, so that it can change.
+    pub(crate) fn summary(&self) -> io::Result<(Summary, u64)> {
+        let text = fs::read(self.path.join("summary.json"))?;
+        let damaged = || io::Error::new(io::ErrorKind::InvalidData, "summary.json is damaged");
+        let mut summary: Summary = serde_json::from_slice(&text).map_err(|_| damaged())?;
+        if check_of(&summary.step)? != summary.check {
+            return Err(damaged());
+        }
+        summary.step.pinned = self.pinned();
+        Ok((summary, xxh3_64(&text)))
+    }
+
+    /// Net changes with the newest stamps.
+    pub(crate) fn changes(&self) -> io::Result<(ChangeTable, Trailer)> {
+        let (mut table, trailer) = ChangeTable::read(&self.path.join("changes"))?;
+        table.apply_refreshed(&self.refreshed_path())?;
+        Ok((table, trailer))
+    }
+
+    pub(crate) fn refreshed_path(&self) -> PathBuf {
+        self.path.join("refreshed")
+    }
+
+    pub(crate) fn pinned(&self) -> bool {
+        self.path.join("pinned").exists()
+    }
+
+    pub(crate) fn set_pinned(&self, pinned: bool, probe: &Probe) -> io::Result<()> {
+        probe.reach(Point::StoreOpen)?;
+        let flag = self.path.join("pinned");
+        if pinned {
+            return fs::write(flag, b"");
+        }
+        match fs::remove_file(flag) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
