@@ -1,0 +1,180 @@
+//! A damaged store: every byte flipped, every file cut at every length. `verify` notices, nothing
+//! panics, and no wrong bytes ever reach the working directory.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the wanted failure")]
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use codeagent_interceptor::{EngineConfig, RollbackOptions, StepRequest, UndoEngine, dump, verify};
+use codeagent_test_support::{Applier, TempWorkspace, TreeSnapshot, fixtures};
+
+fn fixture(root: &Path) {
+    fs::create_dir(root.join("d")).unwrap();
+    fs::write(root.join("d/moved"), b"moved into the store").unwrap();
+    fs::write(root.join("packed"), b"packed, packed, packed and packed again").unwrap();
+    fs::write(root.join("renamed"), b"renamed").unwrap();
+    fixtures::set_distinct_mtimes(root);
+}
+
+/// Two closed steps and one undone; the tree at each boundary.
+struct Sample {
+    workspace: TempWorkspace,
+    boundaries: Vec<TreeSnapshot>,
+}
+
+impl Sample {
+    fn new() -> Self {
+        let workspace = TempWorkspace::with_fixture(fixture);
+        let mut boundaries = vec![workspace.snapshot()];
+        let steps: [fn(&Applier<'_>); 3] = [
+            |fs| {
+                fs.write("packed", 0, b"PACKED").unwrap();
+                fs.rename("renamed", "d/renamed").unwrap();
+            },
+            |fs| {
+                fs.unlink("d/moved").unwrap();
+                fs.chmod("d", 0o700).unwrap();
+            },
+            |fs| fs.save_by_rename("packed", b"saved").unwrap(),
+        ];
+        let engine = UndoEngine::open(Self::config(&workspace)).unwrap();
+        for step in steps {
+            engine.open_step(StepRequest::command("sample")).unwrap();
+            step(&Applier::new(&engine, workspace.working()));
+            engine.close_step(Some(0)).unwrap();
+            boundaries.push(workspace.snapshot());
+        }
+        engine.rollback(1, RollbackOptions::default()).unwrap();
+        Self { workspace, boundaries }
+    }
+
+    fn config(workspace: &TempWorkspace) -> EngineConfig {
+        EngineConfig::new(workspace.working(), workspace.undo())
+    }
+
+    /// Every file whose content means something. The lock's text is for people only.
+    fn files(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut dirs = vec![self.workspace.undo().to_path_buf()];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(dir).unwrap() {
+                let entry = entry.unwrap();
+                if entry.file_type().unwrap().is_dir() {
+                    dirs.push(entry.path());
+                } else if entry.file_name() != "lock" {
+                    found.push(entry.path());
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    fn relative(&self, file: &Path) -> PathBuf {
+        file.strip_prefix(self.workspace.undo()).unwrap().to_path_buf()
+    }
+
+    fn assert_noticed(&self, what: &str) {
+        let noticed = match verify(self.workspace.undo()) {
+            Ok(report) => !report.is_sound(),
+            Err(_) => true,
+        };
+        assert!(noticed, "verify does not notice: {what}");
+    }
+
+    /// Whatever undo says, the tree is at a boundary: the right one, or the one it was at.
+    fn assert_no_wrong_bytes(&self, what: &str) {
+        let workspace = &self.workspace;
+        let before = workspace.snapshot();
+        let is_at = |expected: &TreeSnapshot| expected.diff(&workspace.snapshot()).is_empty();
+        let Ok(engine) = UndoEngine::open(Self::config(workspace)) else {
+            assert!(is_at(&before), "{what}: opening changed the tree");
+            return;
+        };
+        for wanted in [1, 0] {
+            let at = workspace.snapshot();
+            match engine.rollback(1, RollbackOptions::default()) {
+                Ok(_) => assert!(is_at(&self.boundaries[wanted]), "{what}: wrong undo"),
+                Err(_) => {
+                    assert!(is_at(&at), "{what}: a failed undo changed the tree");
+                    break;
+                }
+            }
+        }
+        for entry in ["steps/1", "steps/2"] {
+            let _ = dump(workspace.undo(), entry);
+        }
+    }
+}
+
+fn flip(file: &Path, at: u64) {
+    let open = fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    open.read_exact_at(&mut byte, at).unwrap();
+    open.write_all_at(&[byte[0] ^ 0x11], at).unwrap();
+}
+
+#[test]
+fn an_undamaged_sample_is_sound_and_can_be_undone() {
+    let sample = Sample::new();
+    assert!(verify(sample.workspace.undo()).unwrap().is_sound());
+    let engine = UndoEngine::open(Sample::config(&sample.workspace)).unwrap();
+    engine.rollback(2, RollbackOptions::default()).unwrap();
+    assert!(sample.boundaries[0].diff(&sample.workspace.snapshot()).is_empty());
+}
+
+#[test]
+fn every_flipped_byte_is_noticed_and_never_restored() {
+    let first = Sample::new();
+    let files = first.files();
+    let sizes: Vec<u64> = files.iter().map(|file| file.metadata().unwrap().len()).collect();
+    assert!(files.len() > 12, "{files:?}");
+    for (nth, size) in sizes.into_iter().enumerate() {
+        for at in 0..size {
+            let sample = Sample::new();
+            let Some(file) = sample.files().get(nth).cloned() else { continue };
+            if at >= file.metadata().unwrap().len() {
+                continue; // numbers of another length, in another run
+            }
+            flip(&file, at);
+            let what = format!("byte {at} of {}", sample.relative(&file).display());
+            sample.assert_noticed(&what);
+            sample.assert_no_wrong_bytes(&what);
+        }
+    }
+}
+
+#[test]
+fn every_truncation_is_noticed_and_never_restored() {
+    let first = Sample::new();
+    let files = first.files();
+    let sizes: Vec<u64> = files.iter().map(|file| file.metadata().unwrap().len()).collect();
+    for (nth, size) in sizes.into_iter().enumerate() {
+        for length in 0..size {
+            let sample = Sample::new();
+            let Some(file) = sample.files().get(nth).cloned() else { continue };
+            if length >= file.metadata().unwrap().len() {
+                continue;
+            }
+            let what = format!("{} cut at {length}", sample.relative(&file).display());
+            fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(length).unwrap();
+            sample.assert_noticed(&what);
+            sample.assert_no_wrong_bytes(&what);
+        }
+    }
+}
+
+/// UL-07: every file of the store removed in turn.
+#[test]
+fn every_missing_file_is_noticed_and_nothing_wrong_is_restored() {
+    let count = Sample::new().files().len();
+    for nth in 0..count {
+        let sample = Sample::new();
+        let Some(file) = sample.files().get(nth).cloned() else { continue };
+        fs::remove_file(&file).unwrap();
+        let what = format!("{} removed", sample.relative(&file).display());
+        sample.assert_no_wrong_bytes(&what);
+    }
+}
