@@ -1,0 +1,83 @@
+//! What undo costs. One run measures everything a row compares, on the same machine, at the same
+//! time: ratios mean something even where absolute times do not.
+
+mod driver;
+mod engine;
+mod place;
+mod sample;
+mod shadow_git;
+mod table;
+mod tree;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::place::Place;
+use crate::table::Report;
+
+/// Measure what undo costs
+///
+/// Ends with 1 if a bar is missed on tmpfs; figures of the disk are information only.
+#[derive(Debug, Parser)]
+struct Args {
+    #[command(subcommand)]
+    benchmark: Benchmark,
+}
+
+#[derive(Debug, Subcommand)]
+enum Benchmark {
+    /// The undo engine against bare operations, `cp -a` and a shadow git repository
+    Engine(Options),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Print one JSON object a row
+    #[arg(long)]
+    json: bool,
+    /// Measure only groups whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Leave the disk out
+    #[arg(long)]
+    no_disk: bool,
+    /// Measure everything this often, and report the median
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    repetitions: u32,
+}
+
+fn main() -> ExitCode {
+    let Benchmark::Engine(options) = Args::parse().benchmark;
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether every bar that counts was met.
+fn run(options: &Options) -> Result<bool> {
+    place::clean_up_when_interrupted()?;
+    let mut met = true;
+    for place in Place::all(options.no_disk) {
+        let report = match place {
+            Ok(place) => engine::measure(&place, options),
+            Err(missing) => Report::not_measured(&missing),
+        };
+        let mut out = io::stdout().lock();
+        if options.json {
+            report.write_json(&mut out)?;
+        } else {
+            report.write_table(&mut out)?;
+        }
+        out.flush()?;
+        met &= report.is_met();
+    }
+    Ok(met)
+}
