@@ -97,6 +97,18 @@ pub(crate) fn net_changes_of(journals: &[JournalReader], tree: &Tree) -> io::Res
     sketch.into_changes(tree)
 }
 
+/// The files a journal speaks of that were there before it: where they were, and as what.
+pub(crate) fn found_files(journal: &JournalReader) -> io::Result<Vec<(RelPathBuf, Stamp)>> {
+    let mut sketch = Sketch::new(false);
+    sketch.play_all(std::slice::from_ref(journal))?;
+    let old = sketch.nodes.iter().enumerate().filter(|(_, node)| node.home.is_some());
+    let found = old.filter_map(|(index, node)| {
+        let stamp = node.before.filter(|stamp| !stamp.is_dir())?;
+        Some((sketch.original_path(index as NodeId)?, stamp))
+    });
+    Ok(found.collect())
+}
+
 /// What became of one path since before the first of several journals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lineage {
@@ -205,11 +217,11 @@ impl<'j> Sketch<'j> {
 
     pub(crate) fn play(&mut self, record: &Record<'j>) {
         match record {
-            Record::Create { path, link_to, .. } => {
-                self.relinked.extend(link_to);
+            Record::Create { path, .. } | Record::Mkdir { path } => self.appear(*path, false),
+            Record::Link { path, existing, stamp } => {
+                self.note_before(*existing, *stamp);
                 self.appear(*path, false);
             }
-            Record::Mkdir { path } => self.appear(*path, false),
             Record::Put { path, stamp, .. } => {
                 self.note_link(stamp);
                 self.appear(*path, stamp.is_dir());
@@ -550,7 +562,9 @@ pub(crate) fn mentions<'r, 'j>(
         {
             (Some((*path, &meta.stamp)), None)
         }
-        Record::Rename { from, stamp, .. } => (Some((*from, stamp)), None),
+        Record::Rename { from: path, stamp, .. } | Record::Link { existing: path, stamp, .. } => {
+            (Some((*path, stamp)), None)
+        }
         Record::Exchange { a, b, stamp_a, stamp_b } => (Some((*a, stamp_a)), Some((*b, stamp_b))),
         _ => (None, None),
     };

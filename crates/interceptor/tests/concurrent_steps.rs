@@ -9,7 +9,7 @@ use std::thread;
 
 use codeagent_common::{ResourceLimits, StepKind};
 use codeagent_interceptor::{ClosedStep, StepRequest};
-use codeagent_test_support::{Applier, TempWorkspace, assert_tree_eq, filesystems, fixtures};
+use codeagent_test_support::{Applier, TempWorkspace, assert_tree_eq, fixtures};
 use common::Bench;
 
 const THREADS: u64 = 8;
@@ -94,22 +94,8 @@ fn all_threads_operate(bench: &Bench, seed: u64, operations: usize) {
     });
 }
 
-/// Redo of steps in which many threads shared files by handle and by several names is sometimes
-/// refused (a conflict that is none), and an abort of such a step has been seen to leave a file
-/// changed. Until that is mended these tests run only when asked for, and count as skipped.
-fn is_known_bug(test: &str) -> bool {
-    if std::env::var_os("CODEAGENT_KNOWN_BUGS").is_some() {
-        return false;
-    }
-    filesystems::skip(test, "known bug, set CODEAGENT_KNOWN_BUGS=1 to run it");
-    true
-}
-
 #[test]
 fn steps_of_many_threads_are_undone_and_redone_exactly() {
-    if is_known_bug("steps_of_many_threads_are_undone_and_redone_exactly") {
-        return;
-    }
     for seed in 0..6 {
         let bench = bench();
         let mut trees = vec![bench.snapshot()];
@@ -131,9 +117,6 @@ fn steps_of_many_threads_are_undone_and_redone_exactly() {
 
 #[test]
 fn a_step_of_many_threads_is_aborted_exactly() {
-    if is_known_bug("a_step_of_many_threads_is_aborted_exactly") {
-        return;
-    }
     for seed in 100..106 {
         let bench = bench();
         let before = bench.snapshot();
@@ -146,9 +129,6 @@ fn a_step_of_many_threads_is_aborted_exactly() {
 
 #[test]
 fn steps_may_come_and_go_while_others_write() {
-    if is_known_bug("steps_may_come_and_go_while_others_write") {
-        return;
-    }
     for seed in 200..203 {
         let bench = bench();
         let before = bench.snapshot();

@@ -131,6 +131,15 @@ fn swap_until(stop: &AtomicBool, root: &Path, outside: &Path) {
     }
 }
 
+/// Ends the swapping when the test is done, or has failed.
+struct StopOnDrop<'s>(&'s AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Somebody swaps the directory for a symlink, back and forth, all the time.
 #[test]
 fn a_directory_swapped_for_a_symlink_during_capture_and_undo_changes_nothing_outside() {
@@ -138,10 +147,16 @@ fn a_directory_swapped_for_a_symlink_during_capture_and_undo_changes_nothing_out
     let root = guarded.workspace.working().to_path_buf();
     let engine = guarded.engine();
     let stop = AtomicBool::new(false);
+    let mut opened = 0;
     thread::scope(|scope| {
+        let _stopping = StopOnDrop(&stop);
         scope.spawn(|| swap_until(&stop, &root, &guarded.outside));
         for round in 0..40 {
-            engine.open_step(StepRequest::command("race")).unwrap();
+            // What the swapping kept from being finished is finished first, or at the next attempt.
+            if engine.open_step(StepRequest::command("race")).is_err() {
+                continue;
+            }
+            opened += 1;
             for n in 0..20 {
                 let name = path(&format!("dir/file{n}"));
                 let file = FileRef::at(name.as_path());
@@ -158,8 +173,8 @@ fn a_directory_swapped_for_a_symlink_during_capture_and_undo_changes_nothing_out
             let _ = engine.close_step(Some(0));
             let _ = engine.rollback(1, RollbackOptions::force());
         }
-        stop.store(true, Ordering::Relaxed);
     });
+    assert!(opened > 10, "only {opened} rounds");
     guarded.assert_untouched();
     guarded.assert_nothing_captured();
 }
@@ -198,11 +213,11 @@ fn a_forged_journal_that_names_a_path_outside_is_not_replayed() {
     let journal = guarded.workspace.undo().join("wal/in_progress/journal");
     let mut bytes = fs::read(&journal).unwrap();
     let frames = count_frames(&bytes);
-    // Create { path: "../outside/file1", kind: File, link_to: None }, whose inverse removes it.
+    // Create { path: "../outside/file1", kind: File }, whose inverse removes it.
     let victim = b"../outside/file1";
     let mut payload = vec![0, victim.len() as u8];
     payload.extend_from_slice(victim);
-    payload.extend_from_slice(&[0, 0]);
+    payload.push(0);
     bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     let check = xxhash_rust::xxh3::xxh3_64_with_seed(&payload, frames);
     bytes.extend_from_slice(&check.to_le_bytes()[..4]);

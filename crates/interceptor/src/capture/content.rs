@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::recorder::{Recorder, Room, Workspace};
 use super::{BLOCK, InodeState};
 use crate::error::{Result, UndoError};
-use crate::host::{Entry, Stamp, clone_file, data_segments, read_exact_at};
+use crate::host::{Entry, FileId, Stamp, clone_file, data_segments, is_absent, read_exact_at};
 use crate::probe::Point;
 use crate::store::{Content, Region};
 
@@ -44,6 +44,23 @@ enum Covered {
     Spans(Vec<Span>),
 }
 
+/// What came of an attempt to store content.
+pub(crate) enum Capture {
+    Stored(CapturedContent),
+    /// Another file has the name by now.
+    Elsewhere,
+    /// The step is no longer protected.
+    Unprotected,
+}
+
+impl Capture {
+    /// Only the length needs to be known.
+    fn nothing(length: u64) -> Self {
+        let content = Content::Ranges { length, regions: Vec::new() };
+        Self::Stored(CapturedContent { content, covered: Covered::Spans(Vec::new()) })
+    }
+}
+
 impl CapturedContent {
     /// To be called once the record is in the journal.
     pub(crate) fn mark(&self, state: &InodeState) {
@@ -61,45 +78,52 @@ impl CapturedContent {
 }
 
 impl Recorder {
-    /// Stores what `span` of the file held before the step, as far as that is still missing.
-    /// `None`: the step is no longer protected.
+    /// Stores what `span` of the file `id` held before the step, as far as that is still missing.
+    /// Nobody else may be capturing the file; its name may change meanwhile.
     pub(crate) fn capture_content(
         &self,
         workspace: &Workspace,
         entry: &Entry<'_>,
-        stamp: &Stamp,
+        id: FileId,
         state: &InodeState,
         span: Span,
-    ) -> Result<Option<CapturedContent>> {
-        let length = state.former_length().unwrap_or(stamp.size);
-        let fresh = InodeState::default();
-        let known = if state.former_length().is_some() {
-            state
-        } else {
-            fresh.set_length(length);
-            &fresh
-        };
-        let missing: Vec<Span> = known.missing(span).collect();
-        if missing.is_empty() {
-            let content = Content::Ranges { length, regions: Vec::new() };
-            return Ok(Some(CapturedContent { content, covered: Covered::Spans(missing) }));
+    ) -> Result<Capture> {
+        let known = state.former_length();
+        if known.is_some() && state.missing(span).next().is_none() {
+            return Ok(Capture::nothing(known.unwrap_or(0)));
         }
-        let file = entry.open_read().map_err(UndoError::host)?;
-        if !state.has_length()
+        let opened = match entry.open_read() {
+            Err(error) if is_absent(&error) => return Ok(Capture::Elsewhere),
+            result => result.map_err(UndoError::host)?,
+        };
+        // What is read must be this file, whatever has been done to its name since it was found.
+        let (found, stamp) = Stamp::of(&opened).map_err(UndoError::host)?;
+        if found != id {
+            return Ok(Capture::Elsewhere);
+        }
+        let length = known.unwrap_or(stamp.size);
+        let fresh = InodeState::default();
+        fresh.set_length(length);
+        let missing: Vec<Span> =
+            if known.is_some() { state } else { &fresh }.missing(span).collect();
+        if missing.is_empty() {
+            return Ok(Capture::nothing(length));
+        }
+        if known.is_none()
             && length > BLOCK
-            && let Some(content) = self.clone_content(workspace, &file, length)?
+            && let Some(content) = self.clone_content(workspace, &opened, length)?
         {
-            return Ok(Some(CapturedContent { content, covered: Covered::Whole }));
+            return Ok(Capture::Stored(CapturedContent { content, covered: Covered::Whole }));
         }
         let mut regions = Vec::with_capacity(missing.len());
         for span in &missing {
-            match self.store_region(workspace, &file, *span)? {
+            match self.store_region(workspace, &opened, *span)? {
                 Some(region) => regions.push(region),
-                None => return Ok(None),
+                None => return Ok(Capture::Unprotected),
             }
         }
         let content = Content::Ranges { length, regions };
-        Ok(Some(CapturedContent { content, covered: Covered::Spans(missing) }))
+        Ok(Capture::Stored(CapturedContent { content, covered: Covered::Spans(missing) }))
     }
 
     /// Shares the file's blocks with an object, where the filesystem can.

@@ -97,10 +97,6 @@ impl InodeState {
         self.has(CREATED | ATTRIBUTES)
     }
 
-    pub(crate) fn has_length(&self) -> bool {
-        self.has(CREATED | LENGTH)
-    }
-
     pub(crate) fn covers(&self, wanted: Wanted) -> bool {
         match wanted {
             Wanted::Attributes => self.has_attributes(),

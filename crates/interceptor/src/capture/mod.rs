@@ -4,7 +4,7 @@ mod content;
 mod inodes;
 mod recorder;
 
-pub(crate) use content::Span;
+pub(crate) use content::{Capture, Span};
 pub(crate) use inodes::{InodeState, Wanted};
 pub(crate) use recorder::{Recorder, Removal, Workspace};
 

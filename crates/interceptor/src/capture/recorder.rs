@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use serde_bytes::ByteBuf;
 
-use super::content::Span;
+use super::content::{Capture, CapturedContent, Span};
 use super::inodes::{InodeState, InodeTable, Wanted};
 use crate::error::{Result, UndoError};
 use crate::host::{Dir, Entry, FileId, Meta, MetaScope, Stamp, Tree};
@@ -371,42 +371,54 @@ impl Recorder {
         self.append_touching(workspace, &dirs, Record::Rmdir { path, meta })
     }
 
-    /// Captures attributes or content of an inode that nobody else is capturing. The record is
-    /// appended by the caller's `append`, which knows whether the name still fits.
+    /// Captures attributes or content of an entry that nobody else touches meanwhile.
     pub(crate) fn capture(
         &self,
         workspace: &Workspace,
         at: At<'_>,
         entry: &Entry<'_>,
-        state: &InodeState,
+        id: FileId,
         wanted: Wanted,
-        append: impl FnOnce(Record<'_>) -> Result<bool>,
-    ) -> Result<bool> {
-        let Some(stamp) = entry.stat().map_err(UndoError::host)? else {
-            return Ok(false);
+    ) -> Result<()> {
+        let state = self.inodes.state(id);
+        if state.covers(wanted) {
+            return Ok(());
+        }
+        let content = match wanted {
+            Wanted::Attributes => None,
+            Wanted::Content(span) => {
+                match self.capture_content(workspace, entry, id, &state, span)? {
+                    Capture::Stored(content) => Some(content),
+                    Capture::Elsewhere | Capture::Unprotected => return Ok(()),
+                }
+            }
         };
+        match self.append_preimage(workspace, at, entry, &state, content)? {
+            true => Ok(()),
+            false => Err(UndoError::host(Errno::NOENT.into())),
+        }
+    }
+
+    /// Appends the preimage of an entry that holds still: its content, which has been stored, and
+    /// its attributes. `false`: it is gone, whoever took it.
+    pub(crate) fn append_preimage(
+        &self,
+        workspace: &Workspace,
+        at: At<'_>,
+        entry: &Entry<'_>,
+        state: &InodeState,
+        content: Option<CapturedContent>,
+    ) -> Result<bool> {
         let meta = if state.has_attributes() {
             None
         } else {
+            let Some(stamp) = entry.stat().map_err(UndoError::host)? else {
+                return Ok(false);
+            };
             Some(Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?)
         };
-        let content = match wanted {
-            Wanted::Content(span) if stamp.is_file() => {
-                match self.capture_content(workspace, entry, &stamp, state, span)? {
-                    Some(content) => Some(content),
-                    None => return Ok(true),
-                }
-            }
-            _ => None,
-        };
-        let record = Record::Preimage {
-            at,
-            meta,
-            content: content.as_ref().map(|captured| captured.content.clone()),
-        };
-        if !append(record)? {
-            return Ok(false);
-        }
+        let stored = content.as_ref().map(|captured| captured.content.clone());
+        self.append(workspace, &[Record::Preimage { at, meta, content: stored }])?;
         state.set_attributes();
         if let Some(content) = content {
             content.mark(state);

@@ -306,14 +306,7 @@ impl UndoEngine {
         path: RelPath<'_>,
         found: &Found<'_>,
     ) -> Result<()> {
-        let state = recorder.inodes.state(found.id);
-        if state.covers(Wanted::Attributes) {
-            return Ok(());
-        }
         let (at, wanted) = (At::Path(path), Wanted::Attributes);
-        recorder.capture(&self.workspace, at, &found.entry, &state, wanted, |record| {
-            recorder.append(&self.workspace, &[record]).map(|_| true)
-        })?;
-        Ok(())
+        recorder.capture(&self.workspace, at, &found.entry, found.id, wanted)
     }
 }

@@ -71,16 +71,16 @@ impl<'j> Continuity<'j> {
             }
             for (path, stamp) in mentions(&record) {
                 let node = self.sketch.look_up(path);
-                if node.is_some_and(|node| made.contains(&node)) || !seen.insert(stamp.inode) {
+                // By whichever name: what is made may be one more name for an old file.
+                let first = seen.insert(stamp.inode);
+                if !first || node.is_some_and(|node| made.contains(&node)) {
                     continue; // the step has been there before
                 }
                 self.check_found(id, path, node, stamp);
             }
             self.sketch.play(&record);
-            // A further name for an old file is not a new file.
-            if let Record::Create { path, link_to: None, .. }
-            | Record::Mkdir { path }
-            | Record::Put { path, .. } = &record
+            if let Record::Create { path, .. } | Record::Mkdir { path } | Record::Put { path, .. } =
+                &record
             {
                 made.extend(self.sketch.look_up(*path));
             }

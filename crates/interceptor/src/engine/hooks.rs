@@ -12,11 +12,11 @@ use super::UndoEngine;
 use super::permit::{After, Names, Permit};
 use super::safeguard::Question;
 use super::state::{OpenStep, State};
-use crate::capture::{InodeState, Recorder, Removal, Span, Wanted};
+use crate::capture::{Capture, InodeState, Recorder, Removal, Span, Wanted};
 use crate::clock::timestamp;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
-use crate::host::{Dir, Entry, FileId, Stamp};
+use crate::host::{Dir, Entry, FileId, Stamp, is_absent};
 use crate::interceptor::{Allocation, FileRef, Mutation, RenameMode, WriteInterceptor};
 use crate::store::{At, ObjectRef, Record};
 
@@ -159,20 +159,10 @@ impl UndoEngine {
         mutation: &Mutation<'_>,
     ) -> Attempt<'e> {
         match *mutation {
-            Mutation::Create { path, kind } => self.create(gate, path, kind, None),
-            Mutation::Link { existing, path } => {
-                let tree = &self.workspace.tree;
-                let link_to = match existing {
-                    None => None,
-                    Some(existing) => match tree.stat(existing).map_err(UndoError::host)? {
-                        Some(stamp) => Some(stamp.inode),
-                        // Without it the new name would be taken for a new file.
-                        None => return errno(Errno::NOENT),
-                    },
-                };
-                self.create(gate, path, EntryKind::File, link_to)
-            }
-            Mutation::Mkdir { path } => self.create(gate, path, EntryKind::Directory, None),
+            Mutation::Create { path, kind } => self.create(gate, path, kind),
+            Mutation::Link { existing: None, path } => self.create(gate, path, EntryKind::File),
+            Mutation::Link { existing: Some(existing), path } => self.link(gate, existing, path),
+            Mutation::Mkdir { path } => self.create(gate, path, EntryKind::Directory),
             Mutation::Unlink { path } => self.unlink(gate, path),
             Mutation::Rmdir { path } => self.rmdir(gate, path),
             Mutation::Rename { from, to, mode: RenameMode::Exchange } => {
@@ -210,7 +200,6 @@ impl UndoEngine {
         gate: RwLockReadGuard<'e, State>,
         path: RelPath<'_>,
         kind: EntryKind,
-        link_to: Option<u64>,
     ) -> Attempt<'e> {
         let Some((parent_path, _)) = path.split() else {
             return errno(Errno::EXIST);
@@ -222,17 +211,38 @@ impl UndoEngine {
         }
         let record = match kind {
             EntryKind::Directory => Record::Mkdir { path },
-            kind => Record::Create { path, kind, link_to },
+            kind => Record::Create { path, kind },
         };
-        let recorder = self.recorder(&gate)?;
         let dirs = [(entry.dir_handle(), parent_path)];
-        let index = recorder.append_touching(&self.workspace, &dirs, record)?;
-        let after = After {
-            records: [Some(index), None],
-            created: link_to.is_none().then(|| path.to_buf()),
-            ..After::default()
-        };
+        let index = self.recorder(&gate)?.append_touching(&self.workspace, &dirs, record)?;
+        let created = Some(path.to_buf());
+        let after = After { records: [Some(index), None], created, ..After::default() };
         Ok(Permit::new(self, gate, names, [Some(dir), None], after))
+    }
+
+    /// A further name for a file, which keeps the one it has until it is made.
+    fn link<'e>(
+        &'e self,
+        gate: RwLockReadGuard<'e, State>,
+        existing: RelPath<'_>,
+        path: RelPath<'_>,
+    ) -> Attempt<'e> {
+        let (Some(_), Some((parent_path, _))) = (existing.split(), path.split()) else {
+            return errno(Errno::PERM);
+        };
+        let names = self.share_names();
+        let (source, entry, dirs) = self.resolve_both_locked(existing, path)?;
+        let Some(stamp) = source.stat().map_err(UndoError::host)? else {
+            return errno(Errno::NOENT);
+        };
+        if entry.stat().map_err(UndoError::host)?.is_some() {
+            return errno(Errno::EXIST);
+        }
+        let record = Record::Link { path, existing, stamp };
+        let touched = [(entry.dir_handle(), parent_path)];
+        let index = self.recorder(&gate)?.append_touching(&self.workspace, &touched, record)?;
+        let after = After { records: [Some(index), None], ..After::default() };
+        Ok(Permit::new(self, gate, names, dirs, after))
     }
 
     fn unlink<'e>(&'e self, gate: RwLockReadGuard<'e, State>, path: RelPath<'_>) -> Attempt<'e> {
@@ -458,22 +468,25 @@ impl UndoEngine {
             if state.covers(wanted) {
                 return Ok(Permit::gated(gate));
             }
-            let captured = recorder.capture(
-                &self.workspace,
-                located.at(),
-                &located.entry,
-                &state,
-                wanted,
-                |record| {
-                    let _names = self.share_names();
-                    let _dir = self.lock_dir(located.entry.dir_handle());
-                    if !self.still_there(&located)? {
-                        return Ok(false);
+            let content = match wanted {
+                Wanted::Attributes => None,
+                Wanted::Content(span) => {
+                    let (entry, id) = (&located.entry, located.id);
+                    match recorder.capture_content(&self.workspace, entry, id, &state, span)? {
+                        Capture::Stored(content) => Some(content),
+                        Capture::Elsewhere => continue,
+                        Capture::Unprotected => return Ok(Permit::gated(gate)),
                     }
-                    recorder.append(&self.workspace, &[record]).map(|_| true)
-                },
-            )?;
-            if captured {
+                }
+            };
+            // The name must stand for the file when the record is written, and until its
+            // attributes have been read.
+            let names = self.share_names();
+            let Some((entry, dir)) = self.hold_still(&located)? else { continue };
+            let (workspace, at) = (&self.workspace, located.at());
+            let appended = recorder.append_preimage(workspace, at, &entry, &state, content)?;
+            drop((dir, names));
+            if appended {
                 return Ok(Permit::gated(gate));
             }
         }
@@ -584,16 +597,23 @@ impl UndoEngine {
         }
     }
 
-    fn still_there(&self, located: &Located<'_>) -> Result<bool> {
-        let now = match located.at() {
-            At::Path(path) => match self.workspace.tree.find(path).map_err(UndoError::host)? {
-                Some(entry) => entry.stat_id(),
-                None => Ok(None),
+    /// The file's name, locked; `None` if another file has it by now.
+    fn hold_still<'l>(
+        &self,
+        located: &'l Located<'_>,
+    ) -> Result<Option<(Entry<'l>, Option<MutexGuard<'_, ()>>)>> {
+        let (entry, dir) = match located.at() {
+            At::Path(path) if path.is_root() => {
+                (self.workspace.tree.entry(path).map_err(UndoError::host)?, None)
+            }
+            At::Path(path) => match self.resolve_locked(path) {
+                Err(UndoError::Io { source, .. }) if is_absent(&source) => return Ok(None),
+                resolved => resolved.map(|(entry, dir)| (entry, Some(dir)))?,
             },
-            At::Object(_) => located.entry.stat_id(),
-        }
-        .map_err(UndoError::host)?;
-        Ok(now.is_some_and(|(id, _)| id == located.id))
+            At::Object(_) => (located.entry.clone(), None),
+        };
+        let now = entry.stat_id().map_err(UndoError::host)?;
+        Ok(now.is_some_and(|(id, _)| id == located.id).then_some((entry, dir)))
     }
 
     /// Removing something the step made changes its directory's time all the same.

@@ -135,12 +135,13 @@ impl<'a> Inversion<'a> {
 
     fn invert(&mut self, index: u64, record: &Record<'_>, marks: &Marks) -> Result<()> {
         match record {
-            Record::Create { path, kind, .. } => {
+            Record::Create { path, kind } => {
                 if self.leaves(*kind == codeagent_common::EntryKind::Symlink) {
                     return Ok(());
                 }
                 self.remove_made(*path)
             }
+            Record::Link { path, .. } => self.remove_made(*path),
             Record::Put { path, from, .. } => self.take_back(*path, *from),
             Record::Mkdir { path } => self.remove_dir(*path),
             Record::Rmdir { path, meta } => self.remake_dir(*path, meta),
@@ -450,7 +451,7 @@ impl<'a> Inversion<'a> {
             return Ok(());
         };
         let parent = path.parent().unwrap_or(RelPath::ROOT);
-        let create = Record::Create { path, kind: meta.stamp.kind(), link_to: None };
+        let create = Record::Create { path, kind: meta.stamp.kind() };
         self.note(&[(entry.dir_handle(), parent)], create)?;
         self.mutation()?;
         if meta.stamp.links > 1 && self.relink(&meta.stamp, &entry)? {
@@ -671,12 +672,10 @@ impl<'a> Inversion<'a> {
         }
         for wanted in wanted {
             let attributes_only = !stamp.is_file() && wanted != Wanted::Attributes;
-            if state.covers(wanted) || attributes_only {
+            if attributes_only {
                 continue;
             }
-            recorder.capture(self.workspace, at, entry, &state, wanted, |record| {
-                recorder.append(self.workspace, &[record]).map(|_| true)
-            })?;
+            recorder.capture(self.workspace, at, entry, id, wanted)?;
         }
         Ok(())
     }

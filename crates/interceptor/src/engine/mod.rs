@@ -7,7 +7,7 @@
 //! | `invert` | replaying a journal backwards |
 //! | `rollback` | undo and redo |
 //! | `recovery` | what happens at the start after a crash |
-//! | `external`, `continuity` | finding other people's edits |
+//! | `external`, `continuity`, `refresh` | telling other people's edits from our own |
 //! | `adopt` | committing a staged tree |
 //! | `restore` | bringing single paths back |
 //! | `history` | what can be asked without changing anything |
@@ -23,6 +23,7 @@ mod invert;
 mod limits;
 mod permit;
 mod recovery;
+mod refresh;
 mod restore;
 mod rollback;
 mod safeguard;

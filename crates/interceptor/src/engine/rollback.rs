@@ -240,15 +240,15 @@ impl UndoEngine {
         let inverted =
             Inversion::recorded(workspace, &source.dir, source.sequence, recorder, treatment)?
                 .run()?;
-        let (info, net) = self.seal(recorder, |info| {
+        let info = self.seal(recorder, |info| {
             info.finished_at = source.info.finished_at;
             info.exit_code = source.info.exit_code;
             info.pinned = source.info.pinned;
             info.flagged.clone_from(&source.info.flagged);
         })?;
-        let inverted_table = source.table()?;
-        self.refresh_older(state, (source.sequence, sequence), &inverted_table, net)?;
-        drop(inverted_table);
+        let damaged = |error: std::io::Error| UndoError::Corrupt(error.to_string());
+        let journal = source.dir.journal().map_err(damaged)?;
+        self.refresh_older(state, &journal, source.sequence, sequence)?;
         let dir = match recorder.header.purpose {
             Purpose::Redo(_) => workspace.store.promote_to_step(info.id.0, sequence),
             _ => workspace.store.promote_to_redo(sequence),

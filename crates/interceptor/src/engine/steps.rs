@@ -9,7 +9,7 @@ use super::invert::Inversion;
 use super::state::{ClosedEntry, OpenStep, State};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
-use crate::fold::{NetChanges, net_changes};
+use crate::fold::net_changes;
 
 /// A step somebody wants to begin.
 #[derive(Debug, Clone)]
@@ -187,7 +187,7 @@ impl UndoEngine {
             state.open = None;
             return Ok(ClosedStep::Empty(id));
         }
-        let (info, _) = self.seal(recorder, |info| {
+        let info = self.seal(recorder, |info| {
             info.command = step.commands.join("\n");
             info.exit_code = step.exit_code;
             info.flagged = step.flagged.lock().iter().cloned().collect();
@@ -211,7 +211,7 @@ impl UndoEngine {
         &self,
         recorder: &Recorder,
         complete: impl FnOnce(&mut StepInfo),
-    ) -> Result<(StepInfo, NetChanges)> {
+    ) -> Result<StepInfo> {
         let failed = || UndoError::io("closing the step");
         let journal = recorder.journal().read_back().map_err(failed())?;
         let net = net_changes(&journal, &self.workspace.tree).map_err(failed())?;
@@ -246,7 +246,7 @@ impl UndoEngine {
             .seal(&info, &net, journal_extent, recorder.pack_bytes(), probe)
             .map_err(failed())?;
         info.stored_bytes += recorder.dir.sealed_bytes();
-        Ok((info, net))
+        Ok(info)
     }
 
     pub(super) fn sync_if_durable(&self) -> Result<()> {

@@ -87,18 +87,18 @@ fn set_mtime(entry: &Entry<'_>, mtime: (i64, u32)) -> io::Result<()> {
 }
 
 /// Changes the permissions of an entry that is not a symlink, without ever following one.
-pub(super) fn set_mode(entry: &Entry<'_>, permissions: u32) -> io::Result<()> {
+fn set_mode(entry: &Entry<'_>, permissions: u32) -> io::Result<()> {
     // chmod by name would follow a symlink swapped in at this moment; a descriptor opened with
     // O_PATH | O_NOFOLLOW cannot change its mind.
     let handle = entry.open_path()?;
-    if Stamp::device_and_stamp(&rustix::fs::fstat(&handle)?).1.is_symlink() {
+    if Stamp::of(&handle)?.1.is_symlink() {
         return Ok(());
     }
     rustix::fs::chmod(fd_path(&handle), Mode::from_raw_mode(permissions))?;
     Ok(())
 }
 
-fn fd_path(fd: &impl std::os::fd::AsRawFd) -> String {
+pub(super) fn fd_path(fd: &impl std::os::fd::AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 

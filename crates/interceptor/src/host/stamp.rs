@@ -16,7 +16,7 @@ pub struct FileId {
 impl FileId {
     /// The identity of an open file.
     pub fn of(file: impl std::os::fd::AsFd) -> io::Result<Self> {
-        Ok(Stamp::device_and_stamp(&rustix::fs::fstat(file)?).0)
+        Ok(Stamp::of(file)?.0)
     }
 }
 
@@ -36,6 +36,11 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
+    /// Of an open file.
+    pub(crate) fn of(file: impl std::os::fd::AsFd) -> io::Result<(FileId, Self)> {
+        Ok(Self::device_and_stamp(&rustix::fs::fstat(file)?))
+    }
+
     #[allow(clippy::unnecessary_cast)] // the fields' widths differ between platforms
     pub(crate) fn device_and_stamp(stat: &Stat) -> (FileId, Self) {
         let stamp = Self {

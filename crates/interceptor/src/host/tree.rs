@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::metadata::set_mode;
+use super::metadata::fd_path;
 use super::{FileId, Meta, MetaScope, Stamp, clone_file, copy_range, data_segments};
 
 /// Directory descriptors kept open between operations; beyond this the cache starts afresh.
@@ -236,28 +236,31 @@ impl Entry<'_> {
     /// Opens a regular file. Its owner may lack the permission itself (mode 0200, or a write
     /// through a handle opened before a chmod): then it is lent for the moment of opening.
     fn open_regular(&self, access: OFlags, needed: u32) -> io::Result<File> {
-        match self.try_open(access) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::ACCESS) => {
-                let Some(stamp) = self.stat()?.filter(Stamp::is_file) else {
-                    return Err(error);
-                };
-                set_mode(self, stamp.permissions() | needed)?;
-                let opened = self.try_open(access);
-                set_mode(self, stamp.permissions())?;
-                opened
-            }
-            result => result,
-        }
-    }
-
-    fn try_open(&self, access: OFlags) -> io::Result<File> {
         // NONBLOCK: a FIFO swapped in at this name must not hang us.
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = File::from(rustix::fs::openat(&self.dir, self.name(), flags, Mode::empty())?);
-        if !Stamp::device_and_stamp(&rustix::fs::fstat(&file)?).1.is_file() {
+        let opened = match rustix::fs::openat(&self.dir, self.name(), flags, Mode::empty()) {
+            Err(Errno::ACCESS) => self.open_with_lent_mode(access, needed)?,
+            result => result?,
+        };
+        let file = File::from(opened);
+        if !Stamp::of(&file)?.1.is_file() {
             return Err(Errno::INVAL.into());
         }
         Ok(file)
+    }
+
+    fn open_with_lent_mode(&self, access: OFlags, needed: u32) -> io::Result<OwnedFd> {
+        let handle = self.open_path()?;
+        let stamp = Stamp::of(&handle)?.1;
+        if !stamp.is_file() {
+            return Err(Errno::ACCESS.into());
+        }
+        let by_handle = fd_path(&handle);
+        let lend = |permissions| rustix::fs::chmod(&by_handle, Mode::from_raw_mode(permissions));
+        lend(stamp.permissions() | needed)?;
+        let opened = rustix::fs::open(&by_handle, access | OFlags::CLOEXEC, Mode::empty());
+        lend(stamp.permissions())?;
+        Ok(opened?)
     }
 
     pub(crate) fn create_file(&self) -> io::Result<File> {

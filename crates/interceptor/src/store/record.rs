@@ -57,8 +57,6 @@ pub(crate) enum Record<'a> {
         #[serde(borrow)]
         path: RelPath<'a>,
         kind: EntryKind,
-        /// The inode, if it is a further name for one.
-        link_to: Option<u64>,
     },
     Mkdir {
         path: RelPath<'a>,
@@ -111,6 +109,12 @@ pub(crate) enum Record<'a> {
     /// Nothing from here on is recorded.
     Unprotected {
         reason: String,
+    },
+    Link {
+        path: RelPath<'a>,
+        existing: RelPath<'a>,
+        /// What was at `existing` before.
+        stamp: Stamp,
     },
 }
 
