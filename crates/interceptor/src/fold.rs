@@ -61,7 +61,7 @@ pub(crate) struct Marks {
 impl Marks {
     pub(crate) fn read(journal: &JournalReader) -> io::Result<Self> {
         let mut marks = Self::default();
-        for (_, record) in journal.records() {
+        for (_, record) in journal.marks() {
             match record? {
                 Record::Cancelled { record } => {
                     marks.cancelled.insert(record);
@@ -180,6 +180,10 @@ impl<'j> Sketch<'j> {
     fn play_all(&mut self, journals: &'j [JournalReader]) -> io::Result<()> {
         for (number, journal) in journals.iter().enumerate() {
             let marks = Marks::read(journal)?;
+            // Growing in steps would copy everything several times.
+            let records = usize::try_from(journal.end()).unwrap_or(0);
+            self.nodes.reserve(records);
+            self.names.reserve(records);
             let sequence = journal.header().map_or(0, |header| header.sequence);
             for (index, record) in journal.records() {
                 if marks.cancelled.contains(&index) {
@@ -362,7 +366,12 @@ impl<'j> Sketch<'j> {
             return;
         };
         self.names.insert((parent, name), None);
-        let stamp = self.first(stamp);
+        // A file that loses its only name will not be spoken of by another one.
+        let stamp = if stamp.links > 1 {
+            self.first(stamp)
+        } else {
+            self.first.get(&stamp.inode).copied().filter(|_| !stamp.is_dir()).unwrap_or(stamp)
+        };
         let node = &mut self.nodes[node as usize];
         node.place = None;
         node.before = node.before.or(Some(stamp));
@@ -434,15 +443,23 @@ impl<'j> Sketch<'j> {
         node: NodeId,
         step: impl Fn(&Node<'j>) -> Option<(NodeId, &'j [u8])>,
     ) -> Option<RelPathBuf> {
-        let mut names = Vec::new();
+        let mut length = 0;
         let mut at = node;
         while at != ROOT {
             let (parent, name) = step(&self.nodes[at as usize])?;
-            names.push(name);
+            length += name.len() + usize::from(parent != ROOT);
             at = parent;
         }
-        names.reverse();
-        RelPathBuf::new(names.join(&b'/')).ok()
+        // Filled from its end: the names are met from the last to the first.
+        let mut path = vec![b'/'; length];
+        let (mut at, mut end) = (node, length);
+        while at != ROOT {
+            let (parent, name) = step(&self.nodes[at as usize])?;
+            path[end - name.len()..end].copy_from_slice(name);
+            end = end.saturating_sub(name.len() + 1);
+            at = parent;
+        }
+        RelPathBuf::new(path).ok()
     }
 
     /// `None` if the node, or a directory above it, is gone.
@@ -472,65 +489,35 @@ impl<'j> Sketch<'j> {
         if self.dirs_moved { tree.stat(path.as_path()) } else { Ok(None) }
     }
 
-    fn into_changes(mut self, tree: &Tree) -> io::Result<NetChanges> {
-        let mut changes = Vec::new();
-        let mut deleted: HashMap<RelPathBuf, usize> = HashMap::new();
-        for (index, node) in self.nodes.iter().enumerate().skip(1) {
-            let gone = node.place.is_none() && node.home.is_some();
-            if !gone || self.left_with_parent(node) {
-                continue;
-            }
-            let Some(path) = self.original_path(index as NodeId) else {
-                continue;
-            };
-            deleted.insert(path.clone(), changes.len());
-            let after = self.under_former_name(tree, &path)?;
-            changes.push(StoredChange {
-                path,
-                kind: ChangeKind::Deleted,
-                from: None,
-                whole_directory: node.whole,
-                before: node.before,
-                after,
-                from_after: None,
-            });
+    /// How a node that has not been removed itself has changed, if it has.
+    fn kind_if_there(&self, index: NodeId) -> Option<ChangeKind> {
+        let node = &self.nodes[index as usize];
+        match (node.home, node.place) {
+            (None, None) if index == ROOT && node.touched => Some(ChangeKind::Modified),
+            (None, Some(_)) => Some(ChangeKind::Added),
+            (Some(home), Some(place)) if home != place => Some(ChangeKind::Renamed),
+            (Some(_), Some(_)) if node.touched => Some(ChangeKind::Modified),
+            _ => None,
         }
-        for (index, node) in self.nodes.iter().enumerate() {
-            let index = index as NodeId;
-            let Some(path) = self.current_path(index) else {
-                continue;
-            };
-            let kind = match (node.home, node.place) {
-                (None, None) if index == ROOT && node.touched => ChangeKind::Modified,
-                (None, Some(_)) => ChangeKind::Added,
-                (Some(home), Some(place)) if home != place => ChangeKind::Renamed,
-                (Some(_), Some(_)) if node.touched => ChangeKind::Modified,
-                _ => continue,
-            };
-            let after = tree.stat(path.as_path())?;
-            if kind == ChangeKind::Added && after.is_none() {
-                continue; // made and dropped within the step
-            }
-            // A file that was changed in a renamed directory had another name, too.
-            let from = match kind {
-                ChangeKind::Added => None,
-                _ => self.original_path(index).filter(|original| *original != path),
-            };
-            let from_after = match &from {
-                Some(from) => self.under_former_name(tree, from)?,
-                None => None,
-            };
-            let mut change = StoredChange {
-                path,
-                kind,
-                from,
-                whole_directory: node.whole,
-                before: node.before,
-                after,
-                from_after,
-            };
-            // What was deleted under a name that is taken again is one change, not two.
-            if let Some(&former) = deleted.get(&change.path) {
+    }
+
+    fn into_changes(mut self, tree: &Tree) -> io::Result<NetChanges> {
+        let mut changes = self.removals(tree)?;
+        let placed: Vec<(NodeId, ChangeKind, RelPathBuf)> = (0..self.nodes.len() as NodeId)
+            .filter_map(|index| {
+                Some((index, self.kind_if_there(index)?, self.current_path(index)?))
+            })
+            .collect();
+        let stamps = tree.stat_all(&placed, |(_, _, path)| path.as_path())?;
+        let mut removed = HashMap::new();
+        if !placed.is_empty() {
+            removed
+                .extend(changes.iter().enumerate().map(|(at, change)| (change.path.clone(), at)));
+        }
+        for (placed, after) in placed.into_iter().zip(stamps) {
+            let Some(mut change) = self.placement(tree, placed, after)? else { continue };
+            // What was removed under a name that is taken again is one change, not two.
+            if let Some(&former) = removed.get(&change.path) {
                 if change.kind == ChangeKind::Added {
                     change.kind = ChangeKind::Modified;
                     change.before = changes[former].before;
@@ -545,6 +532,55 @@ impl<'j> Sketch<'j> {
         let linked: Vec<Stamp> = linked.filter(|stamp| stamp.links > 1).collect();
         linked.iter().for_each(|stamp| self.note_link(stamp));
         Ok(NetChanges { changes, relinked: self.relinked.into_iter().collect() })
+    }
+
+    /// What was there before and is gone.
+    fn removals(&self, tree: &Tree) -> io::Result<Vec<StoredChange>> {
+        let mut removals = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate().skip(1) {
+            let gone = node.place.is_none() && node.home.is_some();
+            if !gone || self.left_with_parent(node) {
+                continue;
+            }
+            let Some(path) = self.original_path(index as NodeId) else {
+                continue;
+            };
+            let after = self.under_former_name(tree, &path)?;
+            removals.push(StoredChange {
+                path,
+                kind: ChangeKind::Deleted,
+                from: None,
+                whole_directory: node.whole,
+                before: node.before,
+                after,
+                from_after: None,
+            });
+        }
+        Ok(removals)
+    }
+
+    /// What is there and was not, or was elsewhere, or was different.
+    fn placement(
+        &self,
+        tree: &Tree,
+        (index, kind, path): (NodeId, ChangeKind, RelPathBuf),
+        after: Option<Stamp>,
+    ) -> io::Result<Option<StoredChange>> {
+        if kind == ChangeKind::Added && after.is_none() {
+            return Ok(None); // made and dropped within the step
+        }
+        // A file that was changed in a renamed directory had another name, too.
+        let from = match kind {
+            ChangeKind::Added => None,
+            _ => self.original_path(index).filter(|original| *original != path),
+        };
+        let from_after = match &from {
+            Some(from) => self.under_former_name(tree, from)?.map(Box::new),
+            None => None,
+        };
+        let Node { before, whole, .. } = self.nodes[index as usize];
+        let whole_directory = whole;
+        Ok(Some(StoredChange { path, kind, from, whole_directory, before, after, from_after }))
     }
 }
 

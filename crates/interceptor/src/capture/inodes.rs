@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
+use super::listing::Listing;
 use super::{BLOCK, Span};
 use crate::host::FileId;
 
@@ -27,7 +28,16 @@ pub(crate) enum Wanted {
 /// Inodes the step has touched, by identity: hard links share one state.
 #[derive(Debug)]
 pub(crate) struct InodeTable {
-    shards: Vec<Mutex<HashMap<FileId, Arc<InodeState>, foldhash::fast::FixedState>>>,
+    shards: Vec<Mutex<Shard>>,
+}
+
+type Shard = HashMap<FileId, Slot, foldhash::fast::FixedState>;
+
+/// A step makes many files of which nothing more is to be known.
+#[derive(Debug)]
+enum Slot {
+    Created,
+    Known(Arc<InodeState>),
 }
 
 impl InodeTable {
@@ -35,32 +45,39 @@ impl InodeTable {
         Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    fn shard(
-        &self,
-        id: FileId,
-    ) -> &Mutex<HashMap<FileId, Arc<InodeState>, foldhash::fast::FixedState>> {
-        &self.shards[(id.inode as usize) % SHARDS]
+    fn shard(&self, id: FileId) -> MutexGuard<'_, Shard> {
+        self.shards[(id.inode as usize) % SHARDS].lock()
     }
 
     pub(crate) fn state(&self, id: FileId) -> Arc<InodeState> {
-        Arc::clone(self.shard(id).lock().entry(id).or_default())
+        let mut shard = self.shard(id);
+        let slot = shard.entry(id).or_insert_with(|| Slot::Known(Arc::default()));
+        if let Slot::Created = slot {
+            *slot = Slot::Known(Arc::new(InodeState::created()));
+        }
+        match slot {
+            Slot::Known(state) => Arc::clone(state),
+            Slot::Created => Arc::new(InodeState::created()),
+        }
     }
 
     /// Asks without making an entry, and without touching its reference count.
     pub(crate) fn check(&self, id: FileId, ask: impl FnOnce(&InodeState) -> bool) -> bool {
-        self.shard(id).lock().get(&id).is_some_and(|state| ask(state))
+        match self.shard(id).get(&id) {
+            None => false,
+            Some(Slot::Known(state)) => ask(state),
+            Some(Slot::Created) => ask(&InodeState::created()),
+        }
     }
 
     /// The inode is new in this step, whatever had its number before.
     pub(crate) fn mark_created(&self, id: FileId) {
-        let state = InodeState::default();
-        state.add(CREATED);
-        self.shard(id).lock().insert(id, Arc::new(state));
+        self.shard(id).insert(id, Slot::Created);
     }
 
     /// The inode is gone; its number may come back as another file.
     pub(crate) fn forget(&self, id: FileId) {
-        self.shard(id).lock().remove(&id);
+        self.shard(id).remove(&id);
     }
 }
 
@@ -74,15 +91,32 @@ pub(crate) struct InodeState {
     blocks: OnceLock<Box<[AtomicU64]>>,
     /// Held while the inode is being captured, so that each part is captured once.
     pub(crate) capturing: Mutex<()>,
+    /// Of a directory.
+    listing: OnceLock<Box<Mutex<Listing>>>,
 }
 
 impl InodeState {
+    fn created() -> Self {
+        Self { flags: AtomicU8::new(CREATED), ..Self::default() }
+    }
+
     fn has(&self, flags: u8) -> bool {
         self.flags.load(Ordering::Acquire) & flags != 0
     }
 
     fn add(&self, flags: u8) {
         self.flags.fetch_or(flags, Ordering::AcqRel);
+    }
+
+    pub(crate) fn listing(&self) -> MutexGuard<'_, Listing> {
+        self.listing.get_or_init(Box::default).lock()
+    }
+
+    /// An entry of this name is about to appear in the directory.
+    pub(crate) fn note_name(&self, name: &[u8]) {
+        if let Some(listing) = self.listing.get() {
+            listing.lock().note(name);
+        }
     }
 
     pub(crate) fn is_created(&self) -> bool {

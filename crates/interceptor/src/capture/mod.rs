@@ -2,6 +2,7 @@
 
 mod content;
 mod inodes;
+mod listing;
 mod recorder;
 
 pub(crate) use content::{Capture, Span};

@@ -231,41 +231,66 @@ impl Recorder {
         let _ = self.journal.append(&[Record::Done { record }]);
     }
 
-    /// The preimage of a directory whose entries are about to change, if it is not yet recorded.
-    pub(crate) fn touched_dir<'a>(
+    /// Whether nothing has this name for certain; if not, somebody has to look.
+    pub(crate) fn knows_free(&self, entry: &Entry<'_>) -> bool {
+        let dir = entry.dir_handle();
+        self.inodes.state(dir.id).listing().knows_free(dir, entry.name())
+    }
+
+    /// Records that entries of a directory are about to change.
+    pub(crate) fn touch_dir(
         &self,
+        workspace: &Workspace,
         dir: &Arc<Dir>,
-        path: RelPath<'a>,
-    ) -> Result<Option<Record<'a>>> {
-        if self.inodes.check(dir.id, InodeState::has_times) {
-            return Ok(None);
+        path: RelPath<'_>,
+    ) -> Result<()> {
+        let state = self.inodes.state(dir.id);
+        if !state.has_times()
+            && let Some(record) = self.touched_dir(dir, path)?
+        {
+            self.append(workspace, &[record])?;
+            state.set_times();
         }
-        let itself = dir.entry(&b"."[..]);
-        let Some(stamp) = itself.stat().map_err(UndoError::host)? else {
+        Ok(())
+    }
+
+    /// The preimage of a directory whose entries are about to change.
+    fn touched_dir<'a>(&self, dir: &Arc<Dir>, path: RelPath<'a>) -> Result<Option<Record<'a>>> {
+        let Some(stamp) = dir.entry(&b"."[..]).stat().map_err(UndoError::host)? else {
             return Ok(None);
         };
         let meta = Meta { stamp, scope: MetaScope::Times, xattrs: Vec::new() };
         Ok(Some(Record::Preimage { at: At::Path(path), meta: Some(meta), content: None }))
     }
 
-    /// Appends the directory preimages and then `last`; returns the index of `last`.
+    /// Records that entries of `dirs` are about to change, and then `last`; returns its index.
+    /// If it makes a name appear, that is in the last of `dirs`.
     pub(crate) fn append_touching(
         &self,
         workspace: &Workspace,
         dirs: &[(&Arc<Dir>, RelPath<'_>)],
         last: Record<'_>,
     ) -> Result<u64> {
-        let mut records = Vec::with_capacity(dirs.len() + 1);
+        let mut untouched = Vec::new();
         for (nth, (dir, path)) in dirs.iter().enumerate() {
-            if dirs[..nth].iter().all(|(earlier, _)| earlier.id != dir.id) {
-                records.extend(self.touched_dir(dir, *path)?);
+            let state = self.inodes.state(dir.id);
+            if nth + 1 == dirs.len()
+                && let Some((_, name)) = last.appearing().and_then(|path| path.split())
+            {
+                state.note_name(name);
+            }
+            if !state.has_times() && dirs[..nth].iter().all(|(earlier, _)| earlier.id != dir.id) {
+                untouched.push((state, self.touched_dir(dir, *path)?));
             }
         }
+        if untouched.is_empty() {
+            return self.append(workspace, &[last]);
+        }
+        let mut records: Vec<Record<'_>> =
+            untouched.iter_mut().filter_map(|(_, record)| record.take()).collect();
         records.push(last);
         let first = self.append(workspace, &records)?;
-        for (dir, _) in dirs {
-            self.inodes.state(dir.id).set_times();
-        }
+        untouched.iter().for_each(|(state, _)| state.set_times());
         Ok(first + records.len() as u64 - 1)
     }
 

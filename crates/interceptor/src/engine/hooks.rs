@@ -206,7 +206,8 @@ impl UndoEngine {
         };
         let names = self.share_names();
         let (entry, dir) = self.resolve_locked(path)?;
-        if entry.stat().map_err(UndoError::host)?.is_some() {
+        let recorder = self.recorder(&gate)?;
+        if !recorder.knows_free(&entry) && entry.stat().map_err(UndoError::host)?.is_some() {
             return errno(Errno::EXIST);
         }
         let record = match kind {
@@ -214,7 +215,7 @@ impl UndoEngine {
             kind => Record::Create { path, kind },
         };
         let dirs = [(entry.dir_handle(), parent_path)];
-        let index = self.recorder(&gate)?.append_touching(&self.workspace, &dirs, record)?;
+        let index = recorder.append_touching(&self.workspace, &dirs, record)?;
         let created = Some(path.to_buf());
         let after = After { records: [Some(index), None], created, ..After::default() };
         Ok(Permit::new(self, gate, names, [Some(dir), None], after))
@@ -624,11 +625,7 @@ impl UndoEngine {
         entry: &Entry<'_>,
     ) -> Result<()> {
         let parent = path.parent().unwrap_or(RelPath::ROOT);
-        if let Some(record) = recorder.touched_dir(entry.dir_handle(), parent)? {
-            recorder.append(&self.workspace, &[record])?;
-            recorder.inodes.state(entry.dir_handle().id).set_times();
-        }
-        Ok(())
+        recorder.touch_dir(&self.workspace, entry.dir_handle(), parent)
     }
 
     fn count_delete(

@@ -651,10 +651,7 @@ impl<'a> Inversion<'a> {
         if meta.is_some_and(|meta| meta.scope == crate::host::MetaScope::Times) {
             if let (false, At::Path(path)) = (state.has_times(), at) {
                 let dir = entry.open_dir().map_err(UndoError::host)?;
-                if let Some(record) = recorder.touched_dir(&dir, path)? {
-                    recorder.append(self.workspace, &[record])?;
-                    state.set_times();
-                }
+                recorder.touch_dir(self.workspace, &dir, path)?;
             }
             return Ok(());
         }

@@ -213,6 +213,7 @@ impl UndoEngine {
         complete: impl FnOnce(&mut StepInfo),
     ) -> Result<StepInfo> {
         let failed = || UndoError::io("closing the step");
+        recorder.journal().finish().map_err(failed())?;
         let journal = recorder.journal().read_back().map_err(failed())?;
         let net = net_changes(&journal, &self.workspace.tree).map_err(failed())?;
         let count = |kind| net.changes.iter().filter(|change| change.kind == kind).count() as u64;

@@ -1,9 +1,10 @@
 //! A directory tree reached from one descriptor, entry by entry.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use super::{FileId, Meta, MetaScope, Stamp, clone_file, copy_range, data_segment
 
 /// Directory descriptors kept open between operations; beyond this the cache starts afresh.
 const CACHED_DIRS: usize = 512;
+
+/// Fewer are not worth another thread.
+const STATS_PER_THREAD: usize = 512;
 
 /// Longest stretch of a path handed to the kernel at once (its own limit is 4096).
 const PATH_STRETCH: usize = 3072;
@@ -58,6 +62,28 @@ impl Dir {
             }
         }
         Ok(names)
+    }
+}
+
+impl Dir {
+    /// As [`Dir::names`], unless they take more than `limit_bytes`: then `None`.
+    pub(crate) fn names_up_to<S: Default + std::hash::BuildHasher>(
+        &self,
+        limit_bytes: usize,
+    ) -> io::Result<Option<HashSet<Box<[u8]>, S>>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listing = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
+        let mut names = HashSet::default();
+        let mut buffer = vec![MaybeUninit::uninit(); limit_bytes];
+        let mut entries = rustix::fs::RawDir::new(listing, &mut buffer);
+        while let Some(entry) = entries.next() {
+            names.insert(entry?.file_name().to_bytes().into());
+            // The next one would come from another read: the buffer was too small for all.
+            if entries.is_buffer_empty() {
+                return Ok(entries.next().is_none().then_some(names));
+            }
+        }
+        Ok(Some(names))
     }
 }
 
@@ -139,6 +165,29 @@ impl Tree {
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The stamps of many paths, looked at by as many threads as there are processors.
+    pub(crate) fn stat_all<T: Sync>(
+        &self,
+        items: &[T],
+        path: impl Fn(&T) -> RelPath<'_> + Sync,
+    ) -> io::Result<Vec<Option<Stamp>>> {
+        let stat = |items: &[T]| items.iter().map(|item| self.stat(path(item))).collect();
+        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let share = items.len().div_ceil(threads).max(STATS_PER_THREAD);
+        let mut shares = items.chunks(share);
+        let first = shares.next().unwrap_or_default();
+        std::thread::scope(|scope| {
+            let others: Vec<_> = shares.map(|items| scope.spawn(|| stat(items))).collect();
+            let mut stamps: Vec<Option<Stamp>> = stat(first)?;
+            for other in others {
+                let found: io::Result<Vec<Option<Stamp>>> =
+                    other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                stamps.append(&mut found?);
+            }
+            Ok(stamps)
+        })
     }
 
     pub(crate) fn stat(&self, path: RelPath<'_>) -> io::Result<Option<Stamp>> {

@@ -28,7 +28,7 @@ pub(crate) struct StoredChange {
     /// What has the name when the step is closed; for a deletion usually nothing.
     pub(crate) after: Option<Stamp>,
     /// What has the former name then; usually nothing.
-    pub(crate) from_after: Option<Stamp>,
+    pub(crate) from_after: Option<Box<Stamp>>,
 }
 
 impl StoredChange {
@@ -63,10 +63,17 @@ pub(crate) struct Trailer {
     pub(crate) relinked: Vec<u64>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 enum Frame {
     Changes(Vec<StoredChange>),
     Trailer(Trailer),
+}
+
+/// As [`Frame`], to be written.
+#[derive(Serialize)]
+enum FrameRef<'a> {
+    Changes(&'a [StoredChange]),
+    Trailer(&'a Trailer),
 }
 
 /// A newer stamp for a path of an older step.
@@ -113,7 +120,7 @@ impl ChangeTable {
         let mut expected = HashMap::with_capacity(changes.len());
         for change in &changes {
             if let Some(from) = &change.from {
-                expected.entry(from.clone()).or_insert(change.from_after);
+                expected.entry(from.clone()).or_insert(change.from_after.as_deref().copied());
             }
             expected.insert(change.path.clone(), change.after);
         }
@@ -132,9 +139,9 @@ impl ChangeTable {
     ) -> io::Result<()> {
         let frames = FrameWriter::create(path, CHANGES_MAGIC, probe)?;
         for chunk in changes.chunks(PER_FRAME) {
-            frames.append(&Frame::Changes(chunk.to_vec()))?;
+            frames.append(&FrameRef::Changes(chunk))?;
         }
-        frames.append(&Frame::Trailer(trailer.clone()))?;
+        frames.append(&FrameRef::Trailer(trailer))?;
         Ok(())
     }
 

@@ -9,11 +9,14 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::mapped::Mapped;
 use crate::probe::{Fault, Point, Probe};
 
 pub(crate) const MAGIC_BYTES: usize = 8;
 const PREFIX_BYTES: usize = 8;
 const MAX_PAYLOAD: usize = 16 << 20;
+/// A shorter file is not worth a mapping.
+const MAPPED_FROM: u64 = 64 << 10;
 
 fn check(payload: &[u8], index: u64) -> [u8; 4] {
     let [a, b, c, d, ..] = xxh3_64_with_seed(payload, index).to_le_bytes();
@@ -33,6 +36,15 @@ struct Tail {
     buffer: Vec<u8>,
     /// An append failed and its bytes could not be taken back: nothing may follow them.
     poisoned: bool,
+    mapping: Mapping,
+}
+
+/// Whether the end of the file is written through memory.
+enum Mapping {
+    Never,
+    /// As soon as the file is long enough for it to pay.
+    Later,
+    Now(Mapped),
 }
 
 impl FrameWriter {
@@ -48,6 +60,7 @@ impl FrameWriter {
                 frames: 0,
                 buffer: Vec::with_capacity(512),
                 poisoned: false,
+                mapping: Mapping::Never,
             }),
             probe,
         };
@@ -55,6 +68,17 @@ impl FrameWriter {
         tail.buffer.extend_from_slice(magic);
         writer.flush(&mut tail, 0)?;
         drop(tail);
+        Ok(writer)
+    }
+
+    /// As [`FrameWriter::create`], for a file that may get long.
+    pub(crate) fn create_long(
+        path: &Path,
+        magic: &[u8; MAGIC_BYTES],
+        probe: Probe,
+    ) -> io::Result<Self> {
+        let writer = Self::create(path, magic, probe)?;
+        writer.tail.lock().mapping = Mapping::Later;
         Ok(writer)
     }
 
@@ -76,7 +100,8 @@ impl FrameWriter {
         }
         let (frames, length) = FrameReader::new(bytes, magic).extent();
         file.set_len(length)?;
-        let tail = Tail { length, frames, buffer: Vec::new(), poisoned: false };
+        let tail =
+            Tail { length, frames, buffer: Vec::new(), poisoned: false, mapping: Mapping::Never };
         Ok(Self { file, tail: Mutex::new(tail), probe })
     }
 
@@ -102,7 +127,7 @@ impl FrameWriter {
 
     fn flush(&self, tail: &mut Tail, frames: u64) -> io::Result<()> {
         let written = match self.probe.fault(Point::StoreWrite) {
-            Fault::None => self.file.write_all_at(&tail.buffer, tail.length),
+            Fault::None => self.write(tail),
             Fault::Errno(errno) => Err(io::Error::from_raw_os_error(errno)),
             Fault::ShortWrite(errno) => self
                 .file
@@ -111,12 +136,44 @@ impl FrameWriter {
         };
         if let Err(error) = written {
             // A partial frame must not stay in front of later ones.
-            tail.poisoned = self.file.set_len(tail.length).is_err();
+            tail.poisoned = self.trim_tail(tail).is_err();
             return Err(error);
         }
         tail.length += tail.buffer.len() as u64;
         tail.frames += frames;
         Ok(())
+    }
+
+    fn write(&self, tail: &mut Tail) -> io::Result<()> {
+        let (at, bytes) = (tail.length, tail.buffer.len());
+        let mapped = match &mut tail.mapping {
+            Mapping::Now(mapped) if mapped.holds(at, bytes) => mapped,
+            Mapping::Never => return self.file.write_all_at(&tail.buffer, at),
+            Mapping::Later if at < MAPPED_FROM => {
+                return self.file.write_all_at(&tail.buffer, at);
+            }
+            mapping => {
+                *mapping = match Mapped::reserve(&self.file, at, bytes)? {
+                    Some(mapped) => Mapping::Now(mapped),
+                    None => Mapping::Never,
+                };
+                return self.write(tail);
+            }
+        };
+        mapped.put(at, &tail.buffer);
+        Ok(())
+    }
+
+    /// Gives back space that was reserved and is not needed.
+    pub(crate) fn trim(&self) -> io::Result<()> {
+        self.trim_tail(&mut self.tail.lock())
+    }
+
+    fn trim_tail(&self, tail: &mut Tail) -> io::Result<()> {
+        if let Mapping::Now(_) = tail.mapping {
+            tail.mapping = Mapping::Later;
+        }
+        self.file.set_len(tail.length)
     }
 
     pub(crate) fn sync(&self) -> io::Result<()> {
@@ -135,6 +192,15 @@ impl FrameWriter {
         let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
         self.file.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
+    }
+}
+
+impl Drop for FrameWriter {
+    fn drop(&mut self) {
+        if let Mapping::Now(_) = self.tail.get_mut().mapping {
+            // If not, a reader ignores the zeros.
+            let _ = self.trim();
+        }
     }
 }
 
@@ -229,12 +295,13 @@ impl FrameReader {
         reader
     }
 
-    /// A torn append is a frame that reaches past the end of the file. A damaged length can look
-    /// the same, but then the next frame is still there to be found.
+    /// A torn append is a frame that reaches past the end of the file, or, in space that was
+    /// reserved, one whose first bytes are still zero. A damaged length can look the same, but
+    /// then the next frame is still there to be found.
     fn damage_at(&self, at: usize, index: u64) -> Damage {
         const SEARCHED: usize = 1 << 20;
         let claims_more = match declared_length(&self.bytes, at) {
-            Some(length) => at + PREFIX_BYTES + length > self.bytes.len(),
+            Some(length) => length == 0 || at + PREFIX_BYTES + length > self.bytes.len(),
             None => true,
         };
         let search_end = self.bytes.len().min(at + SEARCHED);
@@ -255,6 +322,11 @@ impl FrameReader {
     pub(crate) fn extent(&self) -> (u64, u64) {
         let end = self.frames.last().map_or(MAGIC_BYTES, |(_, end)| *end);
         (self.frames.len() as u64, end as u64)
+    }
+
+    pub(crate) fn payload(&self, index: usize) -> Option<&[u8]> {
+        let (start, end) = *self.frames.get(index)?;
+        self.bytes.get(start..end)
     }
 
     /// Decodes one frame. `None`: there is no such frame, or its payload is not a `T`.

@@ -15,7 +15,7 @@ pub(crate) struct Journal {
 
 impl Journal {
     pub(crate) fn create(path: &Path, header: &Header, probe: Probe) -> io::Result<Self> {
-        let frames = FrameWriter::create(path, MAGIC, probe)?;
+        let frames = FrameWriter::create_long(path, MAGIC, probe)?;
         frames.append(header)?;
         Ok(Self { frames })
     }
@@ -32,6 +32,11 @@ impl Journal {
     /// Frames and bytes so far.
     pub(crate) fn extent(&self) -> (u64, u64) {
         self.frames.extent()
+    }
+
+    /// To be called when nothing more will be appended.
+    pub(crate) fn finish(&self) -> io::Result<()> {
+        self.frames.trim()
     }
 
     pub(crate) fn read_back(&self) -> io::Result<JournalReader> {
@@ -80,8 +85,54 @@ impl JournalReader {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a journal record"))
     }
 
+    /// Records that only say something about others, from first to last.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (u64, io::Result<Record<'_>>)> {
+        let is_mark = |index: &u64| {
+            let payload = usize::try_from(*index).ok().and_then(|index| self.frames.payload(index));
+            // What cannot be told apart here is decoded, and found out then.
+            payload.and_then(<[u8]>::first).is_none_or(|tag| Record::MARK_TAGS.contains(tag))
+        };
+        (1..self.end()).filter(is_mark).map(|index| (index, self.record(index)))
+    }
+
     /// Records from first to last.
     pub(crate) fn records(&self) -> impl Iterator<Item = (u64, io::Result<Record<'_>>)> {
         (1..self.end()).map(|index| (index, self.record(index)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use codeagent_common::EntryKind;
+
+    use super::*;
+    use crate::store::Purpose;
+
+    #[test]
+    fn marks_are_told_from_other_records_by_their_first_byte() {
+        let dir = tempfile::tempdir().unwrap();
+        let header = Header {
+            id: codeagent_common::StepId(1),
+            sequence: 1,
+            kind: codeagent_common::StepKind::Command,
+            command: String::new(),
+            started_at: codeagent_common::Timestamp::default(),
+            purpose: Purpose::Step,
+        };
+        let journal =
+            Journal::create(&dir.path().join("journal"), &header, Probe::default()).unwrap();
+        let path = codeagent_common::RelPath::new(b"a").unwrap();
+        let records = [
+            Record::Create { path, kind: EntryKind::File },
+            Record::Cancelled { record: 1 },
+            Record::Mkdir { path },
+            Record::Done { record: 3 },
+            Record::Unprotected { reason: "test".into() },
+            Record::Mkdir { path },
+        ];
+        journal.append(&records).unwrap();
+        let reader = journal.read_back().unwrap();
+        let marks: Vec<u64> = reader.marks().map(|(index, _)| index).collect();
+        assert_eq!(marks, [2, 4, 5]);
     }
 }

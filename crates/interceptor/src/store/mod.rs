@@ -5,6 +5,7 @@ mod changes;
 mod frame;
 mod journal;
 mod layout;
+mod mapped;
 mod pack;
 mod reaper;
 mod record;

@@ -118,6 +118,23 @@ pub(crate) enum Record<'a> {
     },
 }
 
+impl<'a> Record<'a> {
+    /// First bytes of `Cancelled`, `Done` and `Unprotected`, as they are encoded.
+    pub(crate) const MARK_TAGS: [u8; 3] = [9, 10, 11];
+
+    /// The name that appears with the mutation.
+    pub(crate) fn appearing(&self) -> Option<RelPath<'a>> {
+        match self {
+            Self::Create { path, .. }
+            | Self::Mkdir { path }
+            | Self::Put { path, .. }
+            | Self::Link { path, .. }
+            | Self::Rename { to: path, .. } => Some(*path),
+            _ => None,
+        }
+    }
+}
+
 /// Content that a preimage brings back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Content {
