@@ -8,7 +8,7 @@ use std::io;
 
 use codeagent_common::{ChangeKind, RelPath, RelPathBuf};
 
-use crate::host::{MetaScope, Stamp, Tree};
+use crate::host::{MetaScope, Stamp, Tree, walk_some};
 use crate::store::{At, JournalReader, ObjectRef, Owner, Record, StoredChange};
 
 pub(crate) type NodeId = u32;
@@ -77,10 +77,18 @@ impl Marks {
     }
 }
 
+/// Entries below directories that came as a whole which are stamped. One rename takes such a
+/// directory away again, and that must not cost a look at everything below it.
+pub(crate) const STAMPED_BELOW: usize = 512;
+
 /// What journals did, all in all.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NetChanges {
     pub(crate) changes: Vec<StoredChange>,
+    /// Files below directories that came as a whole, as far as they were looked at.
+    pub(crate) below: Vec<(RelPathBuf, Stamp)>,
+    /// Those of these directories of which no file was left out.
+    pub(crate) whole: Vec<RelPathBuf>,
     /// Inodes whose ctime moved because one of their names came, went or changed.
     pub(crate) relinked: Vec<u64>,
 }
@@ -162,6 +170,10 @@ impl<'j> Node<'j> {
     ) -> Self {
         Self { place, home, before: None, touched: false, whole, records: Vec::new() }
     }
+
+    fn is_at_home(&self) -> bool {
+        self.home.is_some() && self.home == self.place
+    }
 }
 
 impl<'j> Sketch<'j> {
@@ -222,8 +234,10 @@ impl<'j> Sketch<'j> {
     pub(crate) fn play(&mut self, record: &Record<'j>) {
         match record {
             Record::Create { path, .. } | Record::Mkdir { path } => self.appear(*path, false),
-            Record::Link { path, existing, stamp } => {
-                self.note_before(*existing, *stamp);
+            Record::Link { path, existing } => {
+                if let Some((existing, stamp)) = existing {
+                    self.note_before(*existing, *stamp);
+                }
                 self.appear(*path, false);
             }
             Record::Put { path, stamp, .. } => {
@@ -410,9 +424,17 @@ impl<'j> Sketch<'j> {
         self.recent = None;
     }
 
-    /// Whether the journals played so far made this node.
-    pub(crate) fn is_made(&self, node: NodeId) -> bool {
-        node != ROOT && self.nodes[node as usize].home.is_none()
+    /// Whether the journals played so far made this node, or a directory above it.
+    pub(crate) fn is_below_made(&self, node: NodeId) -> bool {
+        let mut at = node;
+        while at != ROOT {
+            let Node { home, place, .. } = &self.nodes[at as usize];
+            match (home, place) {
+                (None, _) => return true,
+                (_, Some((parent, _))) | (Some((parent, _)), None) => at = *parent,
+            }
+        }
+        false
     }
 
     /// The directory and name of a path; `None` if the directory is not there.
@@ -427,6 +449,20 @@ impl<'j> Sketch<'j> {
             Some(node) => node.is_none(),
             None => self.is_new(slot.0),
         }
+    }
+
+    /// Whether a path below `dir` has been added there by somebody the journals know nothing of.
+    /// Not of what lies in a directory that they brought there from elsewhere.
+    pub(crate) fn is_addition(&self, dir: NodeId, below: RelPath<'_>) -> bool {
+        let mut at = dir;
+        for name in below.components() {
+            match self.names.get(&(at, name)) {
+                None => return true,
+                Some(Some(node)) if self.nodes[*node as usize].is_at_home() => at = *node,
+                Some(_) => return false,
+            }
+        }
+        false
     }
 
     /// Directories the journals made whose contents they know.
@@ -531,7 +567,10 @@ impl<'j> Sketch<'j> {
         let linked = changes.iter().filter_map(|change| change.after);
         let linked: Vec<Stamp> = linked.filter(|stamp| stamp.links > 1).collect();
         linked.iter().for_each(|stamp| self.note_link(stamp));
-        Ok(NetChanges { changes, relinked: self.relinked.into_iter().collect() })
+        let relinked = self.relinked.into_iter().collect();
+        let mut net = NetChanges { changes, relinked, ..NetChanges::default() };
+        stamp_below(tree, &mut net)?;
+        Ok(net)
     }
 
     /// What was there before and is gone.
@@ -584,6 +623,25 @@ impl<'j> Sketch<'j> {
     }
 }
 
+/// Stamps files below directories that came as a whole.
+fn stamp_below(tree: &Tree, net: &mut NetChanges) -> io::Result<()> {
+    let NetChanges { changes, below, whole, .. } = net;
+    let is_dir = |change: &&StoredChange| change.after.is_some_and(|after| after.is_dir());
+    for change in changes.iter().filter(|change| change.whole_directory).filter(is_dir) {
+        let Ok(dir) = tree.dir(change.path.as_path()) else { continue };
+        let room = STAMPED_BELOW.saturating_sub(below.len());
+        let complete = walk_some(&dir, change.path.as_path(), room, &mut |path, stamp| {
+            if !stamp.is_dir() {
+                below.push((path.to_buf(), *stamp));
+            }
+        })?;
+        if complete {
+            whole.push(change.path.clone());
+        }
+    }
+    Ok(())
+}
+
 /// The entries a record speaks of, as they were when it was written.
 pub(crate) fn mentions<'r, 'j>(
     record: &'r Record<'j>,
@@ -598,9 +656,8 @@ pub(crate) fn mentions<'r, 'j>(
         {
             (Some((*path, &meta.stamp)), None)
         }
-        Record::Rename { from: path, stamp, .. } | Record::Link { existing: path, stamp, .. } => {
-            (Some((*path, stamp)), None)
-        }
+        Record::Rename { from: path, stamp, .. }
+        | Record::Link { existing: Some((path, stamp)), .. } => (Some((*path, stamp)), None),
         Record::Exchange { a, b, stamp_a, stamp_b } => (Some((*a, stamp_a)), Some((*b, stamp_b))),
         _ => (None, None),
     };

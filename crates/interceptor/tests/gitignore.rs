@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 
-use codeagent_interceptor::ClosedStep;
+use codeagent_interceptor::{ClosedStep, RollbackOptions};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq, assert_tree_eq_with, fixtures};
 use common::{Bench, all_but};
 
@@ -212,4 +212,47 @@ fn a_renamed_directory_takes_its_ignored_files_along() {
     bench.undo(1);
     assert_eq!(read(&bench, "src/build.log"), b"rebuilt\n");
     assert_tree_eq_with(&before, &bench.snapshot(), &all_but(&["src/build.log"]));
+}
+
+fn ignoring_objects() -> Bench {
+    let workspace = TempWorkspace::with_fixture(|root| {
+        fs::write(root.join(".gitignore"), "*.o\n/target/\n").unwrap();
+        fs::write(root.join("important.c"), "precious").unwrap();
+        fs::create_dir(root.join("src")).unwrap();
+        fs::write(root.join("src/main.rs"), "precious too").unwrap();
+    });
+    Bench::configured(workspace, |config| config.gitignore = true)
+}
+
+#[test]
+fn a_kept_file_renamed_to_an_ignored_name_and_removed_comes_back() {
+    let bench = ignoring_objects();
+    bench.step(|fs| {
+        fs.rename("important.c", "important.o").unwrap();
+        fs.unlink("important.o").unwrap();
+    });
+    bench.undo(1);
+    assert_eq!(fs::read_to_string(bench.path("important.c")).unwrap(), "precious");
+}
+
+#[test]
+fn a_kept_directory_renamed_to_an_ignored_name_is_still_protected() {
+    let bench = ignoring_objects();
+    bench.step(|fs| {
+        fs.rename("src", "target").unwrap();
+        fs.overwrite("target/main.rs", b"gone").unwrap();
+    });
+    bench.undo(1);
+    assert_eq!(fs::read_to_string(bench.path("src/main.rs")).unwrap(), "precious too");
+}
+
+#[test]
+fn a_kept_file_written_to_by_an_ignored_link_comes_back() {
+    let bench = ignoring_objects();
+    bench.try_step(|fs| {
+        fs.link("important.c", "x.o").unwrap();
+        fs.overwrite("x.o", b"gone").unwrap();
+    });
+    let _ = bench.engine.rollback(1, RollbackOptions::default());
+    assert_eq!(fs::read_to_string(bench.path("important.c")).unwrap(), "precious");
 }

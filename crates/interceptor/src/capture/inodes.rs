@@ -1,16 +1,20 @@
 //! What the open step has captured of each inode.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
+use rangemap::RangeSet;
 
 use super::listing::Listing;
 use super::{BLOCK, Span};
 use crate::host::FileId;
 
 const SHARDS: usize = 64;
+/// A bit for each block of four tebibytes.
+const MAX_WORDS: u64 = 1 << 20;
 
 const CREATED: u8 = 1;
 const TIMES: u8 = 2;
@@ -87,12 +91,64 @@ pub(crate) struct InodeState {
     flags: AtomicU8,
     /// The length before the step; valid with `LENGTH`.
     length: AtomicU64,
-    /// One bit for each block of the former content.
-    blocks: OnceLock<Box<[AtomicU64]>>,
+    /// Which blocks of the former content are captured.
+    blocks: OnceLock<Blocks>,
     /// Held while the inode is being captured, so that each part is captured once.
     pub(crate) capturing: Mutex<()>,
     /// Of a directory.
     listing: OnceLock<Box<Mutex<Listing>>>,
+}
+
+/// Captured blocks.
+#[derive(Debug)]
+enum Blocks {
+    /// One bit for each, read without a lock.
+    Bits(Box<[AtomicU64]>),
+    /// Of a file so large, and then sparse, that a bit for each would be too many.
+    Ranges(Mutex<RangeSet<u64>>),
+}
+
+impl Blocks {
+    fn of(length: u64) -> Self {
+        let words = length.div_ceil(BLOCK).div_ceil(64);
+        if words > MAX_WORDS {
+            return Self::Ranges(Mutex::default());
+        }
+        Self::Bits((0..words).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn set(&self, blocks: Range<u64>) {
+        match self {
+            Self::Ranges(_) if blocks.is_empty() => {}
+            Self::Ranges(ranges) => ranges.lock().insert(blocks),
+            Self::Bits(words) => {
+                for block in blocks {
+                    let word = usize::try_from(block / 64).ok().and_then(|word| words.get(word));
+                    if let Some(word) = word {
+                        word.fetch_or(1 << (block % 64), Ordering::AcqRel);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first stretch at or behind `from` that is not captured, as far as `end`.
+    fn gap(&self, from: u64, end: u64) -> Option<Range<u64>> {
+        match self {
+            Self::Ranges(ranges) => {
+                (from < end).then(|| ranges.lock().gaps(&(from..end)).next()).flatten()
+            }
+            Self::Bits(words) => {
+                let has = |block: &u64| {
+                    let word = usize::try_from(block / 64).ok().and_then(|word| words.get(word));
+                    word.is_some_and(|w| w.load(Ordering::Acquire) & (1 << (block % 64)) != 0)
+                };
+                let first = (from..end).find(|block| !has(block))?;
+                let behind = (first..end).find(has).unwrap_or(end);
+                Some(first..behind)
+            }
+        }
+    }
 }
 
 impl InodeState {
@@ -158,26 +214,14 @@ impl InodeState {
         let last = end.div_ceil(BLOCK);
         let mut block = if span.start < end { span.start / BLOCK } else { last };
         std::iter::from_fn(move || {
-            while block < last && self.has_block(block) {
-                block += 1;
-            }
-            if block >= last {
-                return None;
-            }
-            let first = block;
-            while block < last && !self.has_block(block) {
-                block += 1;
-            }
-            Some(Span { start: first * BLOCK, end: (block * BLOCK).min(length) })
+            let gap = match self.blocks.get() {
+                Some(blocks) => blocks.gap(block, last)?,
+                None => (block < last).then_some(block..last)?,
+            };
+            block = gap.end;
+            let end = gap.end.saturating_mul(BLOCK).min(length);
+            Some(Span { start: gap.start * BLOCK, end })
         })
-    }
-
-    fn has_block(&self, block: u64) -> bool {
-        let Some(bits) = self.blocks.get() else {
-            return false;
-        };
-        let word = usize::try_from(block / 64).ok().and_then(|word| bits.get(word));
-        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (block % 64)) != 0)
     }
 
     pub(crate) fn set_times(&self) {
@@ -196,15 +240,8 @@ impl InodeState {
 
     pub(crate) fn set_span(&self, span: Span) {
         let length = self.length.load(Ordering::Acquire);
-        let bits = self.blocks.get_or_init(|| {
-            let words = length.div_ceil(BLOCK).div_ceil(64);
-            (0..words).map(|_| AtomicU64::new(0)).collect()
-        });
-        for block in span.start / BLOCK..span.end.min(length).div_ceil(BLOCK) {
-            if let Some(word) = usize::try_from(block / 64).ok().and_then(|word| bits.get(word)) {
-                word.fetch_or(1 << (block % 64), Ordering::AcqRel);
-            }
-        }
+        let blocks = self.blocks.get_or_init(|| Blocks::of(length));
+        blocks.set(span.start / BLOCK..span.end.min(length).div_ceil(BLOCK));
     }
 
     pub(crate) fn set_whole(&self) {

@@ -6,7 +6,7 @@ mod listing;
 mod recorder;
 
 pub(crate) use content::{Capture, Span};
-pub(crate) use inodes::{InodeState, Wanted};
+pub(crate) use inodes::{InodeState, InodeTable, Wanted};
 pub(crate) use recorder::{Recorder, Removal, Workspace};
 
 /// Content is captured in blocks of this size, each once per inode and step.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use codeagent_common::{OverLimitPolicy, RelPath, ResourceLimits};
+use codeagent_common::{EntryKind, OverLimitPolicy, RelPath, ResourceLimits};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use serde_bytes::ByteBuf;
@@ -65,6 +65,9 @@ pub(crate) struct Recorder {
     limits: ResourceLimits,
     /// Why recording stopped.
     unprotected: OnceLock<String>,
+    /// Creations that are recorded and have not returned. If the process dies, nobody knows what
+    /// became of them.
+    creating: Mutex<Vec<u64>>,
 }
 
 impl Recorder {
@@ -93,11 +96,17 @@ impl Recorder {
             free_space_due: AtomicU64::new(0),
             limits,
             unprotected: OnceLock::new(),
+            creating: Mutex::default(),
         })
     }
 
     pub(crate) fn sequence(&self) -> u64 {
         self.header.sequence
+    }
+
+    /// What is known of the inodes the journal touched; nothing more will be recorded.
+    pub(crate) fn into_inodes(self) -> InodeTable {
+        self.inodes
     }
 
     pub(crate) fn journal(&self) -> &Journal {
@@ -275,7 +284,7 @@ impl Recorder {
         for (nth, (dir, path)) in dirs.iter().enumerate() {
             let state = self.inodes.state(dir.id);
             if nth + 1 == dirs.len()
-                && let Some((_, name)) = last.appearing().and_then(|path| path.split())
+                && let Some((_, name)) = last.appearing().and_then(RelPath::split)
             {
                 state.note_name(name);
             }
@@ -292,6 +301,28 @@ impl Recorder {
         let first = self.append(workspace, &records)?;
         untouched.iter().for_each(|(state, _)| state.set_times());
         Ok(first + records.len() as u64 - 1)
+    }
+
+    /// Records a creation, which is under way until [`Recorder::created`].
+    pub(crate) fn record_creation(
+        &self,
+        workspace: &Workspace,
+        path: RelPath<'_>,
+        kind: EntryKind,
+        entry: &Entry<'_>,
+    ) -> Result<u64> {
+        let parent = path.parent().unwrap_or(RelPath::ROOT);
+        let mut creating = self.creating.lock();
+        let settled = creating.iter().copied().min().unwrap_or_else(|| self.journal.extent().0);
+        let record = Record::Create { path, kind, settled };
+        let index = self.append_touching(workspace, &[(entry.dir_handle(), parent)], record)?;
+        creating.push(index);
+        Ok(index)
+    }
+
+    /// The creation has happened, or has been refused.
+    pub(crate) fn created(&self, index: u64) {
+        self.creating.lock().retain(|creating| *creating != index);
     }
 
     /// Removes an entry that is not a directory, so that it can be put back. Files of another

@@ -1,5 +1,6 @@
 //! Committing a staged tree: whole directories by one rename and one record each.
 
+use std::io;
 use std::path::Path;
 
 use codeagent_common::{PathUse, RelPath, RelPathBuf, StepId};
@@ -57,7 +58,8 @@ impl UndoEngine {
         let staging =
             Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
         loop {
-            self.desk.wait_until_clear(&self.safeguards.read())?;
+            let safeguards = *self.safeguards.read();
+            self.desk.wait_until_clear(&safeguards)?;
             let state = self.state.write();
             let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
             let id = step.id;
@@ -169,7 +171,10 @@ impl UndoEngine {
                 continue;
             };
             let question = match change {
-                StagedChange::Remove { .. } => safeguards.on_delete(&config, id, path),
+                StagedChange::Remove { .. } => {
+                    let count = self.entries_at(path, &present, config.delete_threshold)?;
+                    safeguards.on_delete(&config, id, path, count)
+                }
                 StagedChange::Place { staged, .. } => {
                     let stays = staging
                         .stat(staged.as_path())
@@ -178,7 +183,8 @@ impl UndoEngine {
                     if stays && present.is_file() {
                         safeguards.on_overwrite(&config, id, path, present.size)
                     } else {
-                        safeguards.on_delete(&config, id, path)
+                        let count = self.entries_at(path, &present, config.delete_threshold)?;
+                        safeguards.on_delete(&config, id, path, count)
                     }
                 }
                 StagedChange::Attributes { .. } => None,
@@ -189,6 +195,23 @@ impl UndoEngine {
             }
         }
         Ok(())
+    }
+
+    /// How many entries go with a path, itself included; counted no further than `enough`.
+    fn entries_at(&self, path: RelPath<'_>, stamp: &Stamp, enough: Option<u64>) -> Result<u64> {
+        let (true, Some(enough)) = (stamp.is_dir(), enough) else { return Ok(1) };
+        let dir = self.workspace.tree.dir(path).map_err(UndoError::host)?;
+        let mut count = 1;
+        let counted = crate::host::walk(&dir, path, &mut |_, _, _, _| {
+            count += 1;
+            if count >= enough { Err(io::ErrorKind::QuotaExceeded.into()) } else { Ok(()) }
+        });
+        match counted {
+            Err(error) if error.kind() != io::ErrorKind::QuotaExceeded => {
+                Err(UndoError::host(error))
+            }
+            _ => Ok(count),
+        }
     }
 
     fn adopt_allowed(
@@ -265,14 +288,16 @@ impl UndoEngine {
         let dirs = [(target.dir_handle(), parent)];
         recorder.append_touching(workspace, &dirs, Record::Put { path, from, stamp })?;
         workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
+        let mut id = id;
         match source.rename_to(&target) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) => {
-                copy_entry(&source, &target)
+                copy_entry(&source, &target).map_err(UndoError::host)?;
+                id = target.stat_id().map_err(UndoError::host)?.map_or(id, |(id, _)| id);
             }
-            result => result,
+            result => result.map_err(UndoError::host)?,
         }
-        .map_err(UndoError::host)?;
-        if !stamp.is_dir() {
+        // With another name it may be a file that was here before.
+        if !stamp.is_dir() && stamp.links <= 1 {
             recorder.inodes.mark_created(id);
         }
         Ok(())

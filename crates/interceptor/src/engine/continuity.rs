@@ -11,12 +11,14 @@ use std::io;
 use codeagent_common::{RelPath, RelPathBuf, StepId};
 
 use super::external::{Conflict, ConflictKind, compare};
-use crate::fold::{Marks, NodeId, Sketch, mentions};
-use crate::host::{Stamp, Tree};
-use crate::store::{At, ChangeTable, JournalReader, Record};
+use crate::fold::{Marks, NodeId, STAMPED_BELOW, Sketch, mentions};
+use crate::host::{Stamp, Tree, walk_some};
+use crate::store::{At, ChangeTable, JournalReader, Record, RemadeLog};
 
 pub(super) struct Continuity<'j> {
     sketch: Sketch<'j>,
+    /// Files that were made anew have other numbers than the journals know them by.
+    remade: &'j RemadeLog,
     /// What files should be, by inode: all names of a file share it.
     files: HashMap<u64, Stamp>,
     /// Files that lost or got a name since: their ctime has moved.
@@ -27,18 +29,22 @@ pub(super) struct Continuity<'j> {
     entries: HashMap<NodeId, (Stamp, StepId)>,
     /// Names that were given up, by the directory they were in.
     vacated: HashMap<(NodeId, &'j [u8]), StepId>,
+    /// Directories that came as a whole, and of which everything below is known.
+    whole: HashMap<NodeId, StepId>,
     found: BTreeMap<RelPathBuf, Conflict>,
 }
 
 impl<'j> Continuity<'j> {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(remade: &'j RemadeLog) -> Self {
         Self {
             sketch: Sketch::new(false),
+            remade,
             files: HashMap::new(),
             relinked: HashSet::new(),
             unknown: HashSet::new(),
             entries: HashMap::new(),
             vacated: HashMap::new(),
+            whole: HashMap::new(),
             found: BTreeMap::new(),
         }
     }
@@ -46,7 +52,7 @@ impl<'j> Continuity<'j> {
     /// Plays one step; the steps come oldest first.
     pub(super) fn step(
         &mut self,
-        id: StepId,
+        (id, sequence): (StepId, u64),
         journal: &'j JournalReader,
         table: &ChangeTable,
         paths: &'j [RelPathBuf],
@@ -63,13 +69,15 @@ impl<'j> Continuity<'j> {
             if let Record::Preimage { meta: Some(meta), .. } = &record
                 && !meta.stamp.is_dir()
             {
-                changed.insert(meta.stamp.inode);
+                let inode = self.current(meta.stamp, sequence).inode;
+                changed.insert(inode);
                 if matches!(record, Record::Preimage { at: At::Object(_), .. }) {
                     // Written to by a handle, in the store: later mentions show the change.
-                    seen.insert(meta.stamp.inode);
+                    seen.insert(inode);
                 }
             }
             for (path, stamp) in mentions(&record) {
+                let stamp = &self.current(*stamp, sequence);
                 let node = self.sketch.look_up(path);
                 // By whichever name: what is made may be one more name for an old file.
                 let first = seen.insert(stamp.inode);
@@ -79,21 +87,30 @@ impl<'j> Continuity<'j> {
                 self.check_found(id, path, node, stamp);
             }
             self.sketch.play(&record);
-            if let Record::Create { path, .. } | Record::Mkdir { path } | Record::Put { path, .. } =
-                &record
+            if let Record::Create { path, .. }
+            | Record::Link { path, existing: None }
+            | Record::Mkdir { path }
+            | Record::Put { path, .. } = &record
             {
                 made.extend(self.sketch.look_up(*path));
             }
         }
-        self.close(id, table, paths);
+        self.close((id, sequence), table, paths);
         // Changed by a name that is gone: what the other names show now, nobody has looked at.
         for inode in changed {
-            let stamped = table.expected().values().flatten().any(|stamp| stamp.inode == inode);
+            let mut stamps = table.expected().values().flatten();
+            let stamped = stamps.any(|stamp| self.current(*stamp, sequence).inode == inode);
             if !stamped && self.files.remove(&inode).is_some() {
                 self.unknown.insert(inode);
             }
         }
         Ok(())
+    }
+
+    /// A stamp with the number its file has now.
+    fn current(&self, stamp: Stamp, sequence: u64) -> Stamp {
+        let (inode, _) = self.remade.current(stamp.inode, sequence);
+        Stamp { inode, ..stamp }
     }
 
     /// Compares what a step found with what an earlier one had left.
@@ -137,16 +154,26 @@ impl<'j> Continuity<'j> {
     }
 
     /// Takes over what the step left. `paths` are the keys of its table.
-    fn close(&mut self, id: StepId, table: &ChangeTable, paths: &'j [RelPathBuf]) {
-        self.relinked.extend(&table.relinked);
+    fn close(
+        &mut self,
+        (id, sequence): (StepId, u64),
+        table: &ChangeTable,
+        paths: &'j [RelPathBuf],
+    ) {
+        let relinked = table.relinked.iter().map(|inode| self.remade.current(*inode, sequence).0);
+        self.relinked.extend(relinked);
+        for path in paths.iter().filter(|path| table.whole.contains(*path)) {
+            self.whole.extend(self.sketch.look_up(path.as_path()).map(|node| (node, id)));
+        }
         for path in paths {
             let Some(expected) = table.expected().get(path) else { continue };
             let node = self.sketch.look_up(path.as_path());
             match (expected, node) {
                 (Some(stamp), Some(node)) => {
-                    self.entries.insert(node, (*stamp, id));
+                    let stamp = self.current(*stamp, sequence);
+                    self.entries.insert(node, (stamp, id));
                     if !stamp.is_dir() {
-                        self.files.insert(stamp.inode, *stamp);
+                        self.files.insert(stamp.inode, stamp);
                         self.relinked.remove(&stamp.inode);
                         self.unknown.remove(&stamp.inode);
                     }
@@ -175,7 +202,7 @@ impl<'j> Continuity<'j> {
             let expected = self.newest(expected);
             let relinked = self.relinked.contains(&expected.inode);
             // That something the steps made is gone is no loss.
-            let gone_anyway = now.is_none() && self.sketch.is_made(node);
+            let gone_anyway = now.is_none() && self.sketch.is_below_made(node);
             let unknown = self.unknown.contains(&expected.inode)
                 && now.is_some_and(|now| now.inode == expected.inode);
             let kind = compare(Some(expected), now, relinked);
@@ -193,7 +220,8 @@ impl<'j> Continuity<'j> {
             }
             touched.insert(path);
         }
-        self.find_foreign(tree, is_ignored)?;
+        self.find_foreign(tree, &is_ignored)?;
+        self.find_added_below(tree, &is_ignored)?;
         Ok((self.found.into_values().collect(), touched))
     }
 
@@ -201,7 +229,7 @@ impl<'j> Continuity<'j> {
     fn find_foreign(
         &mut self,
         tree: &Tree,
-        is_ignored: impl Fn(RelPath<'_>) -> bool,
+        is_ignored: &impl Fn(RelPath<'_>) -> bool,
     ) -> io::Result<()> {
         let made: Vec<NodeId> = self.sketch.made_dirs().collect();
         for node in made {
@@ -214,6 +242,29 @@ impl<'j> Continuity<'j> {
                     self.report(path, step, ConflictKind::Foreign);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Files that somebody put into a directory that came as a whole.
+    fn find_added_below(
+        &mut self,
+        tree: &Tree,
+        is_ignored: &impl Fn(RelPath<'_>) -> bool,
+    ) -> io::Result<()> {
+        let whole: Vec<_> = self.whole.iter().map(|(node, step)| (*node, *step)).collect();
+        for (node, step) in whole {
+            let Some(path) = self.sketch.current_path(node) else { continue };
+            let Ok(dir) = tree.dir(path.as_path()) else { continue };
+            let mut added = Vec::new();
+            walk_some(&dir, path.as_path(), 2 * STAMPED_BELOW, &mut |found, stamp| {
+                let below = found.strip(path.as_path()).unwrap_or(found);
+                let is_new = !stamp.is_dir() && self.sketch.is_addition(node, below);
+                if is_new && !is_ignored(found) {
+                    added.push(found.to_buf());
+                }
+            })?;
+            added.into_iter().for_each(|path| self.report(path, step, ConflictKind::Foreign));
         }
         Ok(())
     }

@@ -49,10 +49,12 @@ impl UndoEngine {
             journals.push(step.dir.journal().map_err(damaged)?);
             paths.push(step.table()?.expected().keys().cloned().collect());
         }
-        let mut continuity = Continuity::new();
+        let mut continuity = Continuity::new(&self.workspace.remade);
         for (nth, step) in steps.iter().rev().enumerate() {
             let table = step.table()?;
-            continuity.step(step.info.id, &journals[nth], &table, &paths[nth]).map_err(damaged)?;
+            continuity
+                .step((step.info.id, step.sequence), &journals[nth], &table, &paths[nth])
+                .map_err(damaged)?;
         }
         let is_ignored =
             |path: RelPath<'_>| self.ignored.covers(&self.config.working_dir, path, false);

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::UndoEngine;
 use super::permit::{After, Names, Permit};
-use super::safeguard::Question;
+use super::safeguard::{Question, SafeguardDesk};
 use super::state::{OpenStep, State};
 use crate::capture::{Capture, InodeState, Recorder, Removal, Span, Wanted};
 use crate::clock::timestamp;
@@ -49,7 +49,8 @@ impl WriteInterceptor for UndoEngine {
             return Err(UndoError::ReadOnly);
         }
         loop {
-            self.desk.wait_until_clear(&self.safeguards.read())?;
+            let safeguards = *self.safeguards.read();
+            self.desk.wait_until_clear(&safeguards)?;
             let gate = self.state.read();
             if gate.disabled.is_some() {
                 self.judge(mutation, None)?;
@@ -98,7 +99,8 @@ impl UndoEngine {
     /// The open step, unless it is an ambient one that has been quiet for too long.
     fn usable_step<'s>(&self, state: &'s State) -> Option<&'s OpenStep> {
         let step = state.open.as_ref()?;
-        if step.id.is_ambient() {
+        // Attempts that a denied step refuses do not keep it alive.
+        if step.id.is_ambient() && step.denied.get().is_none() {
             let now = timestamp(&self.config.clock);
             if self.ambient_expired(step, now) {
                 return None;
@@ -115,10 +117,11 @@ impl UndoEngine {
             return Ok(()); // somebody else asked first: wait for their answer, then look again
         };
         let safeguard = request.id;
+        let _closing = CloseOnDrop(&self.desk);
         self.config.events.event(EngineEvent::SafeguardTriggered(request));
         let timeout = self.safeguards.read().timeout;
-        let decision = self.desk.decision(safeguard, timeout);
-        let outcome = match decision {
+        let decision = self.desk.decision(timeout);
+        match decision {
             SafeguardDecision::Allow => {
                 if let Some(open) = self.state.read().open.as_ref().filter(|open| open.id == step) {
                     open.safeguards.lock().allowed.insert(kind);
@@ -128,9 +131,7 @@ impl UndoEngine {
             SafeguardDecision::Deny => self
                 .deny_open_step(step, safeguard)
                 .and(Err(UndoError::SafeguardDenied { step, safeguard })),
-        };
-        self.desk.close();
-        outcome
+        }
     }
 
     fn attempt<'e>(
@@ -139,7 +140,7 @@ impl UndoEngine {
         mutation: &Mutation<'_>,
     ) -> Attempt<'e> {
         self.judge(mutation, gate.open.as_ref())?;
-        if self.ignores(mutation) {
+        if self.ignores(mutation, gate.open.as_ref()) {
             return Ok(Permit::gated(gate));
         }
         let recorder = self.recorder(&gate)?;
@@ -160,8 +161,7 @@ impl UndoEngine {
     ) -> Attempt<'e> {
         match *mutation {
             Mutation::Create { path, kind } => self.create(gate, path, kind),
-            Mutation::Link { existing: None, path } => self.create(gate, path, EntryKind::File),
-            Mutation::Link { existing: Some(existing), path } => self.link(gate, existing, path),
+            Mutation::Link { existing, path } => self.link(gate, existing, path),
             Mutation::Mkdir { path } => self.create(gate, path, EntryKind::Directory),
             Mutation::Unlink { path } => self.unlink(gate, path),
             Mutation::Rmdir { path } => self.rmdir(gate, path),
@@ -210,39 +210,49 @@ impl UndoEngine {
         if !recorder.knows_free(&entry) && entry.stat().map_err(UndoError::host)?.is_some() {
             return errno(Errno::EXIST);
         }
-        let record = match kind {
-            EntryKind::Directory => Record::Mkdir { path },
-            kind => Record::Create { path, kind },
-        };
-        let dirs = [(entry.dir_handle(), parent_path)];
-        let index = recorder.append_touching(&self.workspace, &dirs, record)?;
         let created = Some(path.to_buf());
-        let after = After { records: [Some(index), None], created, ..After::default() };
+        let mut after = After { created, ..After::default() };
+        let index = if kind == EntryKind::Directory {
+            let dirs = [(entry.dir_handle(), parent_path)];
+            recorder.append_touching(&self.workspace, &dirs, Record::Mkdir { path })?
+        } else {
+            let index = recorder.record_creation(&self.workspace, path, kind, &entry)?;
+            after.creating = Some(index);
+            index
+        };
+        after.records[0] = Some(index);
         Ok(Permit::new(self, gate, names, [Some(dir), None], after))
     }
 
-    /// A further name for a file, which keeps the one it has until it is made.
+    /// A further name for a file, which keeps the one it has until it is made; or the first name
+    /// of one that has none.
     fn link<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        existing: RelPath<'_>,
+        existing: Option<RelPath<'_>>,
         path: RelPath<'_>,
     ) -> Attempt<'e> {
-        let (Some(_), Some((parent_path, _))) = (existing.split(), path.split()) else {
-            return errno(Errno::PERM);
+        let Some((parent_path, _)) = path.split() else {
+            return errno(Errno::EXIST);
         };
         let names = self.share_names();
-        let (source, entry, dirs) = self.resolve_both_locked(existing, path)?;
-        let Some(stamp) = source.stat().map_err(UndoError::host)? else {
-            return errno(Errno::NOENT);
-        };
+        let (source, entry, dirs) = self.resolve_both_locked(existing.unwrap_or(path), path)?;
         if entry.stat().map_err(UndoError::host)?.is_some() {
             return errno(Errno::EXIST);
         }
-        let record = Record::Link { path, existing, stamp };
+        let existing = match (existing, source.stat().map_err(UndoError::host)?) {
+            (None, _) => None,
+            (Some(existing), Some(stamp)) => Some((existing, stamp)),
+            (Some(_), None) => return errno(Errno::NOENT),
+        };
         let touched = [(entry.dir_handle(), parent_path)];
+        let record = Record::Link { path, existing };
         let index = self.recorder(&gate)?.append_touching(&self.workspace, &touched, record)?;
-        let after = After { records: [Some(index), None], ..After::default() };
+        let after = After {
+            records: [Some(index), None],
+            created: existing.is_none().then(|| path.to_buf()),
+            ..After::default()
+        };
         Ok(Permit::new(self, gate, names, dirs, after))
     }
 
@@ -251,7 +261,7 @@ impl UndoEngine {
             return errno(Errno::ISDIR);
         }
         let names = self.share_names();
-        let (entry, dir) = self.resolve_locked(path)?;
+        let (entry, dir) = self.resolve_current(path)?;
         let Some((id, stamp)) = entry.stat_id().map_err(UndoError::host)? else {
             return errno(Errno::NOENT);
         };
@@ -288,9 +298,13 @@ impl UndoEngine {
             let entry = self.workspace.tree.entry(path).map_err(UndoError::host)?;
             let itself = entry.open_dir().map_err(UndoError::host)?;
             let dirs = self.lock_dirs(entry.dir_handle(), &itself);
-            if self.workspace.tree.generation() == generation {
+            if self.workspace.tree.generation() != generation {
+                continue;
+            }
+            if self.is_current(path, &entry) {
                 break (entry, itself, dirs);
             }
+            self.workspace.tree.forget_dirs();
         };
         let Some((id, stamp)) = entry.stat_id().map_err(UndoError::host)? else {
             return errno(Errno::NOENT);
@@ -607,7 +621,7 @@ impl UndoEngine {
             At::Path(path) if path.is_root() => {
                 (self.workspace.tree.entry(path).map_err(UndoError::host)?, None)
             }
-            At::Path(path) => match self.resolve_locked(path) {
+            At::Path(path) => match self.resolve_current(path) {
                 Err(UndoError::Io { source, .. }) if is_absent(&source) => return Ok(None),
                 resolved => resolved.map(|(entry, dir)| (entry, Some(dir)))?,
             },
@@ -637,7 +651,7 @@ impl UndoEngine {
             return Ok(());
         };
         let config = self.safeguards.read();
-        match step.safeguards.lock().on_delete(&config, step.id, path) {
+        match step.safeguards.lock().on_delete(&config, step.id, path, 1) {
             Some(question) => Err(Stop::Ask(question)),
             None => Ok(()),
         }
@@ -735,23 +749,27 @@ impl UndoEngine {
         }
     }
 
-    /// A directory gets a new name: everything below it appears there.
+    /// A directory gets a new name: everything below it disappears, and appears there.
     pub(super) fn judge_below(
         &self,
         from: RelPath<'_>,
         to: RelPath<'_>,
         step: Option<&OpenStep>,
     ) -> Result<()> {
-        if !self.config.paths.guards_below(to) {
+        if !self.config.paths.guards_below(from) && !self.config.paths.guards_below(to) {
             return Ok(());
         }
         let Ok(dir) = self.workspace.tree.dir(from) else {
             return Ok(());
         };
         let mut verdict = Ok(());
-        crate::host::walk(&dir, to, &mut |path, _, _, _| {
+        crate::host::walk(&dir, from, &mut |path, _, _, _| {
             if verdict.is_ok() {
-                verdict = self.judge_path(path, PathUse::Appear, step);
+                let new = path.strip(from).map(|below| to.concat(below));
+                verdict = self.judge_path(path, PathUse::Disappear, step);
+                if let (Ok(()), Some(new)) = (&verdict, new) {
+                    verdict = self.judge_path(new.as_path(), PathUse::Appear, step);
+                }
             }
             Ok(())
         })
@@ -759,17 +777,34 @@ impl UndoEngine {
         verdict
     }
 
-    /// Whether all names of the mutation are ones undo leaves alone.
-    fn ignores(&self, mutation: &Mutation<'_>) -> bool {
-        let covers =
-            |path: RelPath<'_>, is_dir| self.ignored.covers(&self.config.working_dir, path, is_dir);
+    /// Whether all names of the mutation are ones undo leaves alone. What got such a name in this
+    /// step, and had another one, is not left alone.
+    fn ignores(&self, mutation: &Mutation<'_>, step: Option<&OpenStep>) -> bool {
+        let covers = |path: RelPath<'_>, is_dir| {
+            self.ignored.covers(&self.config.working_dir, path, is_dir)
+                && !step.is_some_and(|step| step.keeps(path))
+        };
+        let keep = |path: RelPath<'_>| {
+            if let (true, Some(step)) = (covers(path, false) || covers(path, true), step) {
+                step.keep(path);
+            }
+            false
+        };
         match *mutation {
             Mutation::Create { path, kind } => {
                 covers(path, false) || self.leaves_symlinks_alone(kind)
             }
+            Mutation::Link { existing: Some(existing), path } if !covers(existing, false) => {
+                keep(path)
+            }
+            Mutation::Rename { from, to, mode } => match (covers(from, false), covers(to, false)) {
+                (true, true) => true,
+                (true, false) if mode == RenameMode::Exchange => keep(from),
+                (true, false) => false,
+                (false, _) => keep(to),
+            },
             Mutation::Link { path, .. } | Mutation::Unlink { path } => covers(path, false),
             Mutation::Mkdir { path } | Mutation::Rmdir { path } => covers(path, true),
-            Mutation::Rename { from, to, .. } => covers(from, false) && covers(to, false),
             Mutation::Write { file, .. }
             | Mutation::Append { file }
             | Mutation::Truncate { file, .. }
@@ -816,6 +851,23 @@ impl UndoEngine {
         }
     }
 
+    /// As [`UndoEngine::resolve_locked`], for what is about to be taken away: the directory must
+    /// be the one that has the name now, also if somebody outside has been renaming.
+    fn resolve_current<'p>(&self, path: RelPath<'p>) -> Result<(Entry<'p>, MutexGuard<'_, ()>)> {
+        loop {
+            let (entry, guard) = self.resolve_locked(path)?;
+            if self.is_current(path, &entry) {
+                return Ok((entry, guard));
+            }
+            self.workspace.tree.forget_dirs();
+        }
+    }
+
+    fn is_current(&self, path: RelPath<'_>, entry: &Entry<'_>) -> bool {
+        let parent = path.parent().unwrap_or(RelPath::ROOT);
+        self.workspace.tree.is_current(parent, entry.dir_handle())
+    }
+
     fn resolve_both_locked<'p>(
         &self,
         a: RelPath<'p>,
@@ -827,9 +879,13 @@ impl UndoEngine {
             let first = tree.entry(a).map_err(UndoError::host)?;
             let second = tree.entry(b).map_err(UndoError::host)?;
             let guards = self.lock_dirs(first.dir_handle(), second.dir_handle());
-            if tree.generation() == generation {
+            if tree.generation() != generation {
+                continue;
+            }
+            if self.is_current(a, &first) && self.is_current(b, &second) {
                 return Ok((first, second, guards));
             }
+            tree.forget_dirs();
         }
     }
 
@@ -847,6 +903,15 @@ impl UndoEngine {
         let first = self.dir_locks[a.min(b)].lock();
         let second = (a != b).then(|| self.dir_locks[a.max(b)].lock());
         [Some(first), second]
+    }
+}
+
+/// Closes the question that is open, whatever becomes of those who ask and answer.
+struct CloseOnDrop<'d>(&'d SafeguardDesk);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

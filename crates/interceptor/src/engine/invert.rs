@@ -4,6 +4,7 @@
 //! themselves be inverted. Recovery and denial invert without recording: there is no way back
 //! from them, only a cursor from which they can go on.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::cursor::Cursor;
+use super::provenance::{Provenance, Verdict};
 use crate::capture::{Recorder, Removal, Span, Wanted, Workspace};
 use crate::error::{Result, UndoError};
 use crate::fold::Marks;
 use crate::host::{
-    Dir, Entry, FileId, Meta, Stamp, clone_file, copy_range, punch, walk, write_all_at,
+    Dir, Entry, FileId, Meta, Stamp, clone_file, copy_entry, copy_range, punch, walk, write_all_at,
 };
 use crate::probe::Point;
 use crate::store::{
@@ -33,6 +35,10 @@ pub(super) struct Inverted {
     pub(super) removed: u64,
     /// Paths left as they are, because somebody else's work is there.
     pub(super) left: Vec<RelPathBuf>,
+    /// Somebody else's work that had to make room, kept among the journal's objects.
+    pub(super) set_aside: Vec<RelPathBuf>,
+    /// What was to be skipped, under the names it has now.
+    pub(super) skip: Vec<RelPathBuf>,
 }
 
 /// How an inversion treats what it does not expect.
@@ -41,8 +47,12 @@ pub(super) struct Treatment {
     pub(super) symlinks: SymlinkPolicy,
     /// Leave these paths, and everything below them, alone.
     pub(super) skip: Vec<RelPathBuf>,
+    /// The files among them, which may have other names, too.
+    pub(super) skip_files: HashSet<FileId>,
     /// Move aside what is in the way (it can be redone), instead of leaving it.
     pub(super) force: bool,
+    /// Files that somebody else has changed, and that are changed back all the same.
+    pub(super) overridden: HashSet<FileId>,
 }
 
 pub(super) struct Inversion<'a> {
@@ -53,6 +63,8 @@ pub(super) struct Inversion<'a> {
     sequence: u64,
     recorder: Option<&'a Recorder>,
     cursor: Option<Cursor>,
+    /// For an inversion for good.
+    provenance: Option<&'a Provenance>,
     /// The record at which an interrupted recovery goes on; its inverse may be half done.
     resumed_at: Option<u64>,
     treatment: Treatment,
@@ -77,11 +89,14 @@ impl<'a> Inversion<'a> {
         source: &StepDir,
         sequence: u64,
         symlinks: SymlinkPolicy,
+        provenance: &'a Provenance,
     ) -> Result<Self> {
         let cursor = Cursor::open(&source.cursor_path(), workspace.store.probe.clone())
             .map_err(UndoError::io("opening the recovery cursor"))?;
         let treatment = Treatment { symlinks, ..Treatment::default() };
-        Self::open(workspace, source, sequence, None, Some(cursor), treatment)
+        let mut inversion = Self::open(workspace, source, sequence, None, Some(cursor), treatment)?;
+        inversion.provenance = Some(provenance);
+        Ok(inversion)
     }
 
     fn open(
@@ -102,6 +117,7 @@ impl<'a> Inversion<'a> {
             recorder,
             resumed_at: cursor.as_ref().and_then(Cursor::position),
             cursor,
+            provenance: None,
             treatment,
             report: Inverted::default(),
         })
@@ -130,19 +146,25 @@ impl<'a> Inversion<'a> {
             self.invert(index, &record, &marks)?;
         }
         self.workspace.tree.forget_dirs();
+        self.report.skip = self.treatment.skip;
         Ok(self.report)
     }
 
     fn invert(&mut self, index: u64, record: &Record<'_>, marks: &Marks) -> Result<()> {
         match record {
-            Record::Create { path, kind } => {
+            Record::Create { path, kind, .. } => {
                 if self.leaves(*kind == codeagent_common::EntryKind::Symlink) {
                     return Ok(());
                 }
-                self.remove_made(*path)
+                self.remove_made(index, *path, |provenance, found| {
+                    provenance.of_created(index, found)
+                })
             }
-            Record::Link { path, .. } => self.remove_made(*path),
-            Record::Put { path, from, .. } => self.take_back(*path, *from),
+            Record::Link { path, existing } => self.remove_made(index, *path, |_, found| {
+                let other = existing.is_some_and(|(_, stamp)| stamp.inode != found.stamp.inode);
+                Ok(if other { Verdict::Former } else { Verdict::Own })
+            }),
+            Record::Put { path, from, stamp } => self.take_back(index, *path, *from, stamp),
             Record::Mkdir { path } => self.remove_dir(*path),
             Record::Rmdir { path, meta } => self.remake_dir(*path, meta),
             Record::Take { path, object, stamp, .. } => {
@@ -218,7 +240,12 @@ impl<'a> Inversion<'a> {
     }
 
     /// Removes what the journal's mutation made.
-    fn remove_made(&mut self, path: RelPath<'_>) -> Result<()> {
+    fn remove_made(
+        &mut self,
+        index: u64,
+        path: RelPath<'_>,
+        judge: impl FnOnce(&Provenance, &Found<'_>) -> Result<Verdict>,
+    ) -> Result<()> {
         if self.skips(path) {
             return Ok(());
         }
@@ -229,8 +256,34 @@ impl<'a> Inversion<'a> {
             self.leave(path); // somebody put a directory where the file was
             return Ok(());
         }
+        if let Some(provenance) = self.provenance {
+            match judge(provenance, &found)? {
+                Verdict::Own => {}
+                Verdict::Former => return Ok(()),
+                Verdict::Foreign => return self.set_aside(index, path, &found),
+            }
+        }
         self.remove(path, &found)?;
         self.report.removed += 1;
+        Ok(())
+    }
+
+    /// Makes room without destroying what may be somebody else's.
+    fn set_aside(&mut self, index: u64, path: RelPath<'_>, found: &Found<'_>) -> Result<()> {
+        let place = self.objects.entry(format!("aside-{index}").into_bytes());
+        self.mutation()?;
+        match found.entry.rename_to(&place) {
+            Ok(()) => self.report.set_aside.push(path.to_buf()),
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) => {
+                if place.stat().map_err(UndoError::host)?.is_some() {
+                    remove_all(&place).map_err(UndoError::host)?; // half copied
+                }
+                copy_entry(&found.entry, &place).map_err(UndoError::host)?;
+                remove_all(&found.entry).map_err(UndoError::host)?;
+                self.report.set_aside.push(path.to_buf());
+            }
+            Err(error) => return Err(UndoError::host(error)),
+        }
         Ok(())
     }
 
@@ -246,11 +299,17 @@ impl<'a> Inversion<'a> {
             recorder.inodes.forget(*id);
         }
         self.mutation()?;
-        if stamp.is_dir() { remove_all(entry) } else { entry.unlink() }.map_err(UndoError::host)
+        remove_all(entry).map_err(UndoError::host)
     }
 
     /// Inverts a `Put`: out of the working directory again.
-    fn take_back(&mut self, path: RelPath<'_>, from: ObjectRef) -> Result<()> {
+    fn take_back(
+        &mut self,
+        index: u64,
+        path: RelPath<'_>,
+        from: ObjectRef,
+        stamp: &Stamp,
+    ) -> Result<()> {
         if self.skips(path) {
             return Ok(());
         }
@@ -267,6 +326,11 @@ impl<'a> Inversion<'a> {
             self.report.removed += 1;
             return Ok(());
         }
+        if let Some(provenance) = self.provenance
+            && provenance.of_put(stamp, &found) == Verdict::Foreign
+        {
+            return self.set_aside(index, path, &found);
+        }
         // Recovery: back to where it came from, or, if that was a staging area, out of the way.
         let home = self.object(from)?;
         let place = match home {
@@ -277,7 +341,7 @@ impl<'a> Inversion<'a> {
         self.mutation()?;
         match found.entry.rename_to(&place) {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) => {
-                if found.stamp.is_dir() { remove_all(&found.entry) } else { found.entry.unlink() }
+                remove_all(&found.entry)
             }
             result => result,
         }
@@ -451,16 +515,23 @@ impl<'a> Inversion<'a> {
             return Ok(());
         };
         let parent = path.parent().unwrap_or(RelPath::ROOT);
-        let create = Record::Create { path, kind: meta.stamp.kind() };
-        self.note(&[(entry.dir_handle(), parent)], create)?;
-        self.mutation()?;
-        if meta.stamp.links > 1 && self.relink(&meta.stamp, &entry)? {
+        let dirs = [(entry.dir_handle(), parent)];
+        let other = if meta.stamp.links > 1 { self.other_name(&meta.stamp)? } else { None };
+        if let Some((existing, other, stamp)) = other {
+            let existing = Some((existing.as_path(), stamp));
+            self.note(&dirs, Record::Link { path, existing })?;
+            self.mutation()?;
+            other.link_to(&entry).map_err(UndoError::host)?;
             self.report.restored += 1;
             return Ok(());
         }
+        let settled = self.recorder.map_or(0, |recorder| recorder.journal().extent().0);
+        self.note(&dirs, Record::Create { path, kind: meta.stamp.kind(), settled })?;
+        self.mutation()?;
         match body {
             Body::File(region) => {
                 let file = entry.create_file().map_err(UndoError::host)?;
+                self.mark_made(&entry)?;
                 file.set_len(meta.stamp.size).map_err(UndoError::host)?;
                 put_region(&self.pack, &file, region)?;
             }
@@ -476,28 +547,26 @@ impl<'a> Inversion<'a> {
         Ok(())
     }
 
-    /// Makes the entry a further name of a file that still has, or has again, another one.
-    fn relink(&self, stamp: &Stamp, entry: &Entry<'_>) -> Result<bool> {
+    /// Another name of a file that could not be moved, and still has one, or has one again.
+    fn other_name(&self, stamp: &Stamp) -> Result<Option<(RelPathBuf, Entry<'static>, Stamp)>> {
         let (inode, hint) = self.workspace.remade.current(stamp.inode, self.sequence);
-        let tree = &self.workspace.tree;
         let is_it = |found: &Stamp| found.inode == inode && found.file_type() == stamp.file_type();
-        if let Some(hint) = &hint
+        if let Some(hint) = hint
             && let Some(found) = self.find(hint.as_path())?.filter(|found| is_it(&found.stamp))
         {
-            found.entry.link_to(entry).map_err(UndoError::host)?;
-            return Ok(true);
+            let (entry, stamp) = (found.entry.into_owned(), found.stamp);
+            return Ok(Some((hint, entry, stamp)));
         }
         // Only for hard-linked files that could not be moved: the other name can be anywhere.
-        let mut linked = false;
-        walk(tree.root(), RelPath::ROOT, &mut |_, _, found, other| {
-            if !linked && is_it(found) {
-                other.link_to(entry)?;
-                linked = true;
+        let mut other = None;
+        walk(self.workspace.tree.root(), RelPath::ROOT, &mut |path, _, found, entry| {
+            if other.is_none() && is_it(found) {
+                other = Some((path.to_buf(), entry.clone().into_owned(), *found));
             }
             Ok(())
         })
         .map_err(UndoError::host)?;
-        Ok(linked)
+        Ok(other)
     }
 
     fn rename_back(&mut self, from: RelPath<'_>, to: RelPath<'_>) -> Result<()> {
@@ -524,9 +593,7 @@ impl<'a> Inversion<'a> {
         if found.stamp.is_dir() {
             self.workspace.tree.forget_dirs();
             for skipped in &mut self.treatment.skip {
-                if let Some(below) = skipped.as_path().strip(to) {
-                    *skipped = from.concat(below);
-                }
+                *skipped = moved(skipped, to, from).unwrap_or_else(|| skipped.clone());
             }
         }
         self.report.restored += 1;
@@ -572,6 +639,10 @@ impl<'a> Inversion<'a> {
             recorder.confirm(record);
         }
         self.workspace.tree.forget_dirs();
+        for skipped in &mut self.treatment.skip {
+            let other = moved(skipped, a, b).or_else(|| moved(skipped, b, a));
+            *skipped = other.unwrap_or_else(|| skipped.clone());
+        }
         self.report.restored += 2;
         Ok(())
     }
@@ -617,6 +688,15 @@ impl<'a> Inversion<'a> {
             || self.leaves(stamp.is_symlink())
         {
             return Ok(());
+        }
+        if let At::Path(path) = at {
+            if self.treatment.skip_files.contains(&id) {
+                self.leave(path); // by another of its names
+                return Ok(());
+            }
+            if self.treatment.overridden.contains(&id) && content.is_some_and(Content::is_partial) {
+                self.leave(path); // what somebody else wrote in other places stays
+            }
         }
         if let Some(recorder) = self.recorder {
             self.capture_current(recorder, at, &entry, id, &stamp, content, meta)?;
@@ -723,6 +803,11 @@ pub(super) struct Found<'a> {
     pub(super) stamp: Stamp,
 }
 
+/// The name of something after its directory, or itself, has moved.
+fn moved(path: &RelPathBuf, from: RelPath<'_>, to: RelPath<'_>) -> Option<RelPathBuf> {
+    path.as_path().strip(from).map(|below| to.concat(below))
+}
+
 fn is_mark(record: &Record<'_>) -> bool {
     matches!(record, Record::Cancelled { .. } | Record::Done { .. } | Record::Unprotected { .. })
 }
@@ -766,15 +851,14 @@ pub(super) fn remove_dir_recorded(
     Ok(())
 }
 
+/// Removes an entry with everything below it.
 fn remove_all(entry: &Entry<'_>) -> io::Result<()> {
+    if !entry.stat()?.is_some_and(|stamp| stamp.is_dir()) {
+        return entry.unlink();
+    }
     let dir = entry.open_dir()?;
     for name in dir.names()? {
-        let child = dir.entry(name);
-        if child.stat()?.is_some_and(|stamp| stamp.is_dir()) {
-            remove_all(&child)?;
-        } else {
-            child.unlink()?;
-        }
+        remove_all(&dir.entry(name))?;
     }
     entry.rmdir()
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `hooks` | what happens before each mutation |
 //! | `steps` | opening, closing and aborting steps |
-//! | `invert` | replaying a journal backwards |
+//! | `invert`, `provenance` | replaying a journal backwards, and whose work is removed by that |
 //! | `rollback` | undo and redo |
 //! | `recovery` | what happens at the start after a crash |
 //! | `external`, `continuity`, `refresh` | telling other people's edits from our own |
@@ -22,6 +22,7 @@ mod hooks;
 mod invert;
 mod limits;
 mod permit;
+mod provenance;
 mod recovery;
 mod refresh;
 mod restore;

@@ -10,7 +10,9 @@ use crate::host::{FileId, Stamp};
 /// The mutation may happen now.
 ///
 /// While a permit lives, no step is opened, closed or undone, and no other mutation of the same
-/// name gets a permit: the journal's order is the order on the host.
+/// name gets a permit: the journal's order is the order on the host. One that is dropped without a
+/// word (a front end failed) leaves open whether the mutation happened; undo then finds out by
+/// looking.
 #[must_use = "the mutation is only recorded while the permit is held"]
 pub struct Permit<'e> {
     engine: Option<&'e UndoEngine>,
@@ -39,6 +41,8 @@ pub(super) enum Names<'e> {
 pub(super) struct After {
     /// Records to cancel if the mutation fails.
     pub(super) records: [Option<u64>; 2],
+    /// A creation that has not returned.
+    pub(super) creating: Option<u64>,
     /// A new inode appears here.
     pub(super) created: Option<RelPathBuf>,
     /// This inode loses its last name.
@@ -102,7 +106,9 @@ impl<'e> Permit<'e> {
     }
 
     /// The mutation succeeded.
-    pub fn done(self) {}
+    pub fn done(mut self) {
+        self.conclude(true);
+    }
 
     /// The mutation succeeded and made this inode. Saves the engine a look.
     pub fn created(mut self, id: FileId) {
@@ -111,12 +117,14 @@ impl<'e> Permit<'e> {
         {
             recorder.inodes.mark_created(id);
         }
+        self.conclude(true);
     }
 
     /// The host refused.
     pub fn failed(mut self) {
         let after = std::mem::take(&mut self.after);
         if let Some(recorder) = self.recorder() {
+            after.creating.inspect(|index| recorder.created(*index));
             recorder.cancel(after.records.into_iter().flatten());
             if let Some((_, number, _)) = after.replaced {
                 let _ = recorder.object(number).unlink();
@@ -134,16 +142,20 @@ impl<'e> Permit<'e> {
         self.gate.as_ref()?.open.as_ref()?.recorder()
     }
 
-    fn conclude(&mut self) {
+    /// What follows from the mutation, or, if nobody said how it went, from its possibility.
+    fn conclude(&mut self, certain: bool) {
         let after = std::mem::take(&mut self.after);
         let (Some(engine), Some(recorder)) = (self.engine, self.recorder()) else {
             return;
         };
         let tree = &engine.workspace.tree;
-        if let Some(path) = &after.created
+        if let (Some(path), true) = (&after.created, certain)
             && let Ok(Some((id, _))) = tree.entry(path.as_path()).and_then(|e| e.stat_id())
         {
             recorder.inodes.mark_created(id);
+        }
+        if let (Some(index), true) = (after.creating, certain) {
+            recorder.created(index);
         }
         if let Some(id) = after.forgotten {
             recorder.inodes.forget(id);
@@ -151,7 +163,7 @@ impl<'e> Permit<'e> {
         if let Some((id, number, stamp)) = after.replaced {
             recorder.taken(&engine.workspace, id, number, &stamp);
         }
-        if after.confirm {
+        if after.confirm && certain {
             after.records.into_iter().flatten().for_each(|record| recorder.confirm(record));
         }
         if let Some(path) = &after.removed_dir {
@@ -165,7 +177,7 @@ impl<'e> Permit<'e> {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.conclude();
+        self.conclude(false);
     }
 }
 

@@ -4,6 +4,7 @@ use codeagent_common::{Protection, RelPathBuf, StepId, StepInfo, StepKind, Times
 
 use super::UndoEngine;
 use super::invert::Inversion;
+use super::provenance::Provenance;
 use super::state::ClosedEntry;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
@@ -22,6 +23,9 @@ pub struct RecoveryReport {
     /// Paths that could not be put back because something else is there; what belongs there is
     /// kept in the undo directory's `quarantine`.
     pub left: Vec<RelPathBuf>,
+    /// Files at the place of what the step made that may be somebody else's: they are in the undo
+    /// directory's `quarantine`.
+    pub set_aside: Vec<RelPathBuf>,
     /// Why the interrupted step was not rolled back, if it was not.
     pub problem: Option<String>,
 }
@@ -149,26 +153,27 @@ impl UndoEngine {
             Err(error) => return self.set_aside(&dir, Some(&header), error.to_string()),
         };
         if let Some(reason) = marks.unprotected {
-            self.workspace
-                .store
-                .discard(&dir, header.sequence)
-                .map_err(UndoError::io("dropping the interrupted step"))?;
+            self.keep_aside(&dir, header.sequence, header.id)?;
             let problem = format!("it was not protected: {reason}");
             return Ok(Some(RecoveryReport::not_rolled_back(Some(header.id), problem)));
         }
+        let provenance = Provenance::guess(&dir, &journal)?;
         drop(journal);
-        self.invert_interrupted(&dir, &header)
+        self.invert_interrupted(&dir, &header, &provenance)
     }
 
     fn invert_interrupted(
         &mut self,
         dir: &StepDir,
         header: &Header,
+        provenance: &Provenance,
     ) -> Result<Option<RecoveryReport>> {
         self.forget_refreshed(&self.state.read(), header.sequence)?;
         let symlinks = self.config.symlinks;
         let inverted =
-            match Inversion::final_(&self.workspace, dir, header.sequence, symlinks)?.run() {
+            match Inversion::final_(&self.workspace, dir, header.sequence, symlinks, provenance)?
+                .run()
+            {
                 Ok(inverted) => inverted,
                 Err(UndoError::Corrupt(what)) => {
                     return self.set_aside(dir, Some(header), what);
@@ -182,6 +187,7 @@ impl UndoEngine {
             restored: inverted.restored,
             removed: inverted.removed,
             left: inverted.left,
+            set_aside: inverted.set_aside,
             problem: None,
         }))
     }
@@ -219,6 +225,7 @@ impl RecoveryReport {
             restored: 0,
             removed: 0,
             left: Vec::new(),
+            set_aside: Vec::new(),
             problem: Some(problem),
         }
     }

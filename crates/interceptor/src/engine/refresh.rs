@@ -121,7 +121,8 @@ impl UndoEngine {
         let store = &self.workspace.store;
         // A file that no record names any more must not go with the journal.
         let orphaned = has_orphans(dir, &journal).map_err(damaged)?;
-        if inverted.left.is_empty() && !orphaned {
+        let nothing_kept = inverted.left.is_empty() && inverted.set_aside.is_empty();
+        if nothing_kept && !orphaned {
             store.discard(dir, sequence).map_err(UndoError::io("dropping the journal"))
         } else {
             store

@@ -8,11 +8,12 @@ use codeagent_common::{
 
 use super::external::Conflict;
 use super::invert::{Inversion, Inverted, Treatment};
-use super::state::{ClosedEntry, State};
+use super::state::{ClosedEntry, Interrupted, State};
 use super::{ConflictKind, UndoEngine};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
+use crate::host::FileId;
 use crate::inspect::check_journal;
 use crate::store::{Header, Purpose, StepDir};
 
@@ -70,12 +71,13 @@ impl UndoEngine {
         }
         let steps = self.newest(state, count)?;
         let conflicts = self.conflicts(state, &steps)?;
-        let treatment = self.treatment(&conflicts, options)?;
+        let mut treatment = self.treatment(&conflicts, options)?;
         check_all_complete(&steps)?;
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
         report.crossed = self.barriers_over(state, &steps);
         for step in steps {
             let inverted = self.undo_one(state, &step, treatment.clone())?;
+            treatment.skip.clone_from(&inverted.skip);
             report.add(step.info.id, inverted);
         }
         Ok(report)
@@ -101,11 +103,12 @@ impl UndoEngine {
             }
         }
         let conflicts = self.conflicts(state, &entries)?;
-        let treatment = self.treatment(&conflicts, options)?;
+        let mut treatment = self.treatment(&conflicts, options)?;
         check_all_complete(&entries)?;
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
         for entry in entries {
             let inverted = self.redo_one(state, &entry, treatment.clone())?;
+            treatment.skip.clone_from(&inverted.skip);
             report.add(entry.info.id, inverted);
         }
         Ok(report)
@@ -134,14 +137,28 @@ impl UndoEngine {
         let warn_only = self.config.external_modifications == ExternalModificationPolicy::Warn;
         match options.on_conflict {
             OnConflict::Refuse if conflicts.is_empty() => {}
-            OnConflict::Refuse if warn_only => treatment.force = true,
-            OnConflict::Refuse => return Err(UndoError::RollbackBlocked(conflicts.to_vec())),
+            OnConflict::Refuse if !warn_only => {
+                return Err(UndoError::RollbackBlocked(conflicts.to_vec()));
+            }
+            OnConflict::Refuse | OnConflict::Force => {
+                treatment.force = true;
+                treatment.overridden = self.files_at(conflicts)?;
+            }
             OnConflict::Skip => {
                 treatment.skip = conflicts.iter().map(|conflict| conflict.path.clone()).collect();
+                treatment.skip_files = self.files_at(conflicts)?;
             }
-            OnConflict::Force => treatment.force = true,
         }
         Ok(treatment)
+    }
+
+    fn files_at(&self, conflicts: &[Conflict]) -> Result<HashSet<FileId>> {
+        let mut files = HashSet::new();
+        for conflict in conflicts {
+            let found = self.find_entry(conflict.path.as_path())?;
+            files.extend(found.filter(|found| !found.stamp.is_dir()).map(|found| found.id));
+        }
+        Ok(files)
     }
 
     fn undo_one(
@@ -222,8 +239,7 @@ impl UndoEngine {
         let recorder = Recorder::create(&self.workspace, header, limits)?;
         let attempt = self.invert_and_promote(state, source, &recorder, treatment);
         attempt.or_else(|error| {
-            state.interrupted = Some((recorder.dir.clone(), sequence));
-            drop(recorder);
+            state.interrupted = Some(Interrupted::new(recorder));
             self.finish_interrupted(state)?;
             Err(error)
         })

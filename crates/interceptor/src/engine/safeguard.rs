@@ -1,6 +1,5 @@
 //! Questions that hold operations until somebody answers.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -38,7 +37,8 @@ pub(super) struct SafeguardDesk {
 struct Desk {
     last_id: u64,
     open: Option<SafeguardId>,
-    decisions: HashMap<SafeguardId, SafeguardDecision>,
+    /// The answer to the open question, or, after its time, the lack of one. Given once.
+    decision: Option<SafeguardDecision>,
     waiting: usize,
 }
 
@@ -73,21 +73,22 @@ impl SafeguardDesk {
         desk.last_id += 1;
         let id = SafeguardId(desk.last_id);
         desk.open = Some(id);
+        desk.decision = None;
         self.pending.store(true, Ordering::Release);
         let Question { kind, count, sample_paths, message } = question;
         Some(SafeguardRequest { id, step, kind, count, sample_paths, message })
     }
 
-    /// Waits for the answer; none in time means deny.
-    pub(super) fn decision(&self, id: SafeguardId, timeout: Duration) -> SafeguardDecision {
+    /// Waits for the answer to the open question; none in time means deny.
+    pub(super) fn decision(&self, timeout: Duration) -> SafeguardDecision {
         let deadline = Instant::now() + timeout;
         let mut desk = self.inner.lock();
         loop {
-            if let Some(decision) = desk.decisions.remove(&id) {
+            if let Some(decision) = desk.decision {
                 return decision;
             }
             if self.answered.wait_until(&mut desk, deadline).timed_out() {
-                return desk.decisions.remove(&id).unwrap_or(SafeguardDecision::Deny);
+                return *desk.decision.get_or_insert(SafeguardDecision::Deny);
             }
         }
     }
@@ -103,26 +104,27 @@ impl SafeguardDesk {
 
     pub(super) fn answer(&self, id: SafeguardId, decision: SafeguardDecision) -> Result<()> {
         let mut desk = self.inner.lock();
-        if desk.open != Some(id) || desk.decisions.contains_key(&id) {
+        if desk.open != Some(id) || desk.decision.is_some() {
             return Err(UndoError::SafeguardUnknown(id));
         }
-        desk.decisions.insert(id, decision);
+        desk.decision = Some(decision);
         self.answered.notify_all();
         Ok(())
     }
 }
 
 impl StepSafeguards {
-    /// Counts a removal of something the step did not create; asks before the one that reaches
-    /// the threshold.
+    /// Counts the removal of entries that the step did not create; asks before the one that
+    /// reaches the threshold.
     pub(super) fn on_delete(
         &mut self,
         config: &SafeguardConfig,
         step: StepId,
         path: RelPath<'_>,
+        entries: u64,
     ) -> Option<Question> {
         let threshold = config.delete_threshold?;
-        let count = self.deletes + 1;
+        let count = self.deletes.saturating_add(entries);
         if count >= threshold && !self.allowed.contains(&SafeguardKind::DeleteCount) {
             let mut sample_paths = self.deleted_paths.clone();
             sample_paths.push(path.to_buf());

@@ -7,8 +7,9 @@ use std::sync::{Arc, OnceLock};
 use codeagent_common::{
     RelPath, RelPathBuf, SafeguardId, SafeguardKind, StepId, StepInfo, StepKind, Timestamp,
 };
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use super::provenance::Provenance;
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
 use crate::store::{BarrierLog, ChangeTable, Counters, StepDir};
@@ -27,7 +28,21 @@ pub(super) struct State {
     pub(super) disabled: Option<String>,
     /// A journal that is being taken back, and could not be to its end. Nothing is recorded or
     /// undone before that is finished.
-    pub(super) interrupted: Option<(StepDir, u64)>,
+    pub(super) interrupted: Option<Interrupted>,
+}
+
+/// A journal on its way back.
+pub(super) struct Interrupted {
+    pub(super) dir: StepDir,
+    pub(super) sequence: u64,
+    pub(super) provenance: Provenance,
+}
+
+impl Interrupted {
+    pub(super) fn new(recorder: Recorder) -> Self {
+        let (dir, sequence) = (recorder.dir.clone(), recorder.sequence());
+        Self { dir, sequence, provenance: Provenance::Known(recorder.into_inodes()) }
+    }
 }
 
 /// A closed step, or an undone one.
@@ -91,6 +106,8 @@ pub(super) struct OpenStep {
     /// Set once a safeguard was denied: the step is undone and takes no more mutations.
     pub(super) denied: OnceLock<SafeguardId>,
     pub(super) flagged: Mutex<BTreeSet<RelPathBuf>>,
+    /// Names that undo would leave alone, given in this step to something that it would not.
+    kept: RwLock<Vec<RelPathBuf>>,
     unprotected_told: OnceLock<()>,
 }
 
@@ -117,6 +134,7 @@ impl OpenStep {
             safeguards: Mutex::default(),
             denied: OnceLock::new(),
             flagged: Mutex::default(),
+            kept: RwLock::default(),
             unprotected_told: OnceLock::new(),
         }
     }
@@ -146,6 +164,15 @@ impl OpenStep {
 
     pub(super) fn flag(&self, path: RelPath<'_>) {
         self.flagged.lock().insert(path.to_buf());
+    }
+
+    pub(super) fn keep(&self, path: RelPath<'_>) {
+        self.kept.write().push(path.to_buf());
+    }
+
+    /// Whether this name, or a directory above it, was given to something that undo protects.
+    pub(super) fn keeps(&self, path: RelPath<'_>) -> bool {
+        self.kept.read().iter().any(|kept| path.is_within(kept.as_path()))
     }
 
     pub(super) fn note_activity(&self, now: Timestamp) {

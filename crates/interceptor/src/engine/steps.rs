@@ -5,11 +5,13 @@ use codeagent_common::{
 };
 
 use super::UndoEngine;
-use super::invert::Inversion;
-use super::state::{ClosedEntry, OpenStep, State};
+use super::invert::{Inversion, Inverted};
+use super::state::{ClosedEntry, Interrupted, OpenStep, State};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
+use crate::events::EngineEvent;
 use crate::fold::net_changes;
+use crate::store::StepDir;
 
 /// A step somebody wants to begin.
 #[derive(Debug, Clone)]
@@ -94,9 +96,12 @@ impl UndoEngine {
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         let id = state.open.as_ref().ok_or(UndoError::NoStepOpen)?.id;
-        self.take_back_open(&mut state)?;
-        state.open = None;
-        Ok(id)
+        let taken_back = self.take_back_open(&mut state);
+        // Without protection there is no way back, and nothing more to wait for.
+        if matches!(taken_back, Ok(()) | Err(UndoError::StepUnprotected { .. })) {
+            state.open = None;
+        }
+        taken_back.map(|()| id)
     }
 
     /// Begins a transaction: all commands until its end are one step.
@@ -269,24 +274,61 @@ impl UndoEngine {
             return Ok(());
         };
         if let Some(reason) = recorder.unprotected() {
-            let reason = reason.to_owned();
-            let id = step.id;
-            self.drop_wal(&recorder)?;
-            return Err(UndoError::StepUnprotected { step: id, reason });
+            // What it had removed before is nowhere else.
+            let (step, reason) = (step.id, reason.to_owned());
+            self.keep_aside(&recorder.dir, recorder.sequence(), step)?;
+            return Err(UndoError::StepUnprotected { step, reason });
         }
-        state.interrupted = Some((recorder.dir.clone(), recorder.sequence()));
-        drop(recorder);
+        state.interrupted = Some(Interrupted::new(recorder));
         self.finish_interrupted(state)
     }
 
     /// Inverts an unfinished journal for good. What could not be done now can be tried again.
     pub(super) fn finish_interrupted(&self, state: &mut State) -> Result<()> {
-        let Some((dir, sequence)) = state.interrupted.clone() else { return Ok(()) };
-        self.forget_refreshed(state, sequence)?;
-        let symlinks = self.config.symlinks;
-        let inverted = Inversion::final_(&self.workspace, &dir, sequence, symlinks)?.run()?;
-        self.settle_final_inversion(state, &dir, sequence, &inverted)?;
-        state.interrupted = None;
+        let Some(interrupted) = state.interrupted.take() else { return Ok(()) };
+        let outcome = self.take_back(state, &interrupted);
+        match outcome {
+            Ok(inverted) => {
+                self.tell_set_aside(&inverted);
+                Ok(())
+            }
+            Err(error) => {
+                state.interrupted = Some(interrupted);
+                Err(error)
+            }
+        }
+    }
+
+    fn take_back(&self, state: &State, interrupted: &Interrupted) -> Result<Inverted> {
+        let Interrupted { dir, sequence, provenance } = interrupted;
+        self.forget_refreshed(state, *sequence)?;
+        let (workspace, symlinks) = (&self.workspace, self.config.symlinks);
+        let inverted = Inversion::final_(workspace, dir, *sequence, symlinks, provenance)?.run()?;
+        self.settle_final_inversion(state, dir, *sequence, &inverted)?;
+        Ok(inverted)
+    }
+
+    fn tell_set_aside(&self, inverted: &Inverted) {
+        if let Some(first) = inverted.set_aside.first() {
+            self.config.events.event(EngineEvent::Warning(format!(
+                "somebody else had written to what the step made; {} such files, {first} among \
+                 them, were moved to the quarantine of the undo directory",
+                inverted.set_aside.len()
+            )));
+        }
+    }
+
+    /// Keeps a journal that will not be inverted, with everything it holds.
+    pub(super) fn keep_aside(&self, dir: &StepDir, sequence: u64, step: StepId) -> Result<()> {
+        let place = self
+            .workspace
+            .store
+            .quarantine(dir, sequence)
+            .map_err(UndoError::io("setting the journal aside"))?;
+        self.config.events.event(EngineEvent::Warning(format!(
+            "what step {step} had removed is kept in {}",
+            place.display()
+        )));
         Ok(())
     }
 

@@ -14,4 +14,4 @@ pub(crate) use content::{
 pub(crate) use metadata::{Meta, MetaScope};
 pub use stamp::FileId;
 pub(crate) use stamp::Stamp;
-pub(crate) use tree::{Dir, Entry, Tree, copy_entry, is_absent, walk};
+pub(crate) use tree::{Dir, Entry, Tree, copy_entry, is_absent, walk, walk_some};

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
+use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_common::{RelPath, RelPathBuf};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::metadata::fd_path;
@@ -150,6 +151,22 @@ impl Tree {
         Ok(dir)
     }
 
+    /// Whether `dir` is still what has the name `path`: somebody outside may have renamed it.
+    pub(crate) fn is_current(&self, path: RelPath<'_>, dir: &Dir) -> bool {
+        if path.is_root() {
+            return true;
+        }
+        let now = rustix::fs::statat(&self.root, path.as_bytes(), AtFlags::SYMLINK_NOFOLLOW);
+        match now {
+            Ok(now) => Stamp::device_and_stamp(&now).0 == dir.id,
+            // Too long to be asked for at once: opened piece by piece.
+            Err(Errno::NAMETOOLONG) => {
+                open_beneath(&self.root, path).is_ok_and(|now| now.id == dir.id)
+            }
+            Err(_) => false,
+        }
+    }
+
     /// The name at `path`, whether or not something has it. Fails if its directory is not there.
     pub(crate) fn entry<'a>(&self, path: RelPath<'a>) -> io::Result<Entry<'a>> {
         Ok(match path.split() {
@@ -174,7 +191,7 @@ impl Tree {
         path: impl Fn(&T) -> RelPath<'_> + Sync,
     ) -> io::Result<Vec<Option<Stamp>>> {
         let stat = |items: &[T]| items.iter().map(|item| self.stat(path(item))).collect();
-        let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get());
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let share = items.len().div_ceil(threads).max(STATS_PER_THREAD);
         let mut shares = items.chunks(share);
         let first = shares.next().unwrap_or_default();
@@ -240,6 +257,11 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
+    /// The same, with a name of its own.
+    pub(crate) fn into_owned(self) -> Entry<'static> {
+        Entry { dir: self.dir, name: Cow::Owned(self.name.into_owned()) }
+    }
+
     pub(crate) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
@@ -262,6 +284,14 @@ impl Entry<'_> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
+    }
+
+    /// When the entry was made; `None` where the filesystem does not say.
+    pub(crate) fn born(&self) -> io::Result<Option<(i64, u32)>> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let found = rustix::fs::statx(&self.dir, self.name(), flags, StatxFlags::BTIME)?;
+        let says = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        Ok(says.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)))
     }
 
     /// A descriptor that names the entry itself, also when it is a symlink.
@@ -385,6 +415,25 @@ pub(crate) fn walk(
         }
     }
     Ok(())
+}
+
+/// As [`walk`], no more than `limit` entries; `false` if there are more.
+pub(crate) fn walk_some(
+    dir: &Arc<Dir>,
+    path: RelPath<'_>,
+    limit: usize,
+    visit: &mut dyn FnMut(RelPath<'_>, &Stamp),
+) -> io::Result<bool> {
+    let mut left = limit;
+    let walked = walk(dir, path, &mut |path, _, stamp, _| {
+        left = left.checked_sub(1).ok_or(io::ErrorKind::QuotaExceeded)?;
+        visit(path, stamp);
+        Ok(())
+    });
+    match walked {
+        Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Ok(false),
+        result => result.map(|()| true),
+    }
 }
 
 /// Where the first copy of a hard-linked file went, by the inode of its source.

@@ -61,12 +61,16 @@ pub(crate) struct Trailer {
     pub(crate) summary_check: u64,
     /// Inodes whose ctime moved because another of their names came or went.
     pub(crate) relinked: Vec<u64>,
+    /// Directories that came as a whole and below which every file is stamped.
+    pub(crate) whole: Vec<RelPathBuf>,
 }
 
 #[derive(Deserialize)]
 enum Frame {
     Changes(Vec<StoredChange>),
     Trailer(Trailer),
+    /// Stamps of files below directories that came as a whole.
+    Below(Vec<(RelPathBuf, Stamp)>),
 }
 
 /// As [`Frame`], to be written.
@@ -74,6 +78,7 @@ enum Frame {
 enum FrameRef<'a> {
     Changes(&'a [StoredChange]),
     Trailer(&'a Trailer),
+    Below(&'a [(RelPathBuf, Stamp)]),
 }
 
 /// A newer stamp for a path of an older step.
@@ -112,19 +117,23 @@ pub(crate) struct ChangeTable {
     /// What each path should look like now; `None`: it should not be there.
     expected: HashMap<RelPathBuf, Option<Stamp>>,
     pub(crate) relinked: HashSet<u64>,
+    /// Directories that came as a whole and below which every file is known.
+    pub(crate) whole: HashSet<RelPathBuf>,
 }
 
 impl ChangeTable {
     pub(crate) fn new(net: NetChanges) -> Self {
-        let NetChanges { changes, relinked } = net;
-        let mut expected = HashMap::with_capacity(changes.len());
+        let NetChanges { changes, below, whole, relinked } = net;
+        let below = below.into_iter().map(|(path, stamp)| (path, Some(stamp)));
+        let mut expected: HashMap<_, _> = below.collect();
         for change in &changes {
             if let Some(from) = &change.from {
                 expected.entry(from.clone()).or_insert(change.from_after.as_deref().copied());
             }
             expected.insert(change.path.clone(), change.after);
         }
-        Self { changes, expected, relinked: relinked.into_iter().collect() }
+        let (relinked, whole) = (relinked.into_iter().collect(), whole.into_iter().collect());
+        Self { changes, expected, relinked, whole }
     }
 
     pub(crate) fn expected(&self) -> &HashMap<RelPathBuf, Option<Stamp>> {
@@ -133,13 +142,16 @@ impl ChangeTable {
 
     pub(crate) fn write(
         path: &Path,
-        changes: &[StoredChange],
+        net: &NetChanges,
         trailer: &Trailer,
         probe: Probe,
     ) -> io::Result<()> {
         let frames = FrameWriter::create(path, CHANGES_MAGIC, probe)?;
-        for chunk in changes.chunks(PER_FRAME) {
+        for chunk in net.changes.chunks(PER_FRAME) {
             frames.append(&FrameRef::Changes(chunk))?;
+        }
+        for chunk in net.below.chunks(PER_FRAME) {
+            frames.append(&FrameRef::Below(chunk))?;
         }
         frames.append(&FrameRef::Trailer(trailer))?;
         Ok(())
@@ -152,17 +164,18 @@ impl ChangeTable {
         if frames.damage() != Damage::None || frames.len() == 0 {
             return Err(damaged());
         }
-        let mut changes = Vec::new();
+        let (mut changes, mut below) = (Vec::new(), Vec::new());
         for index in 0..frames.len() - 1 {
             match frames.get(index).ok_or_else(damaged)? {
                 Frame::Changes(mut chunk) => changes.append(&mut chunk),
+                Frame::Below(mut chunk) => below.append(&mut chunk),
                 Frame::Trailer(_) => return Err(damaged()),
             }
         }
         match frames.get(frames.len() - 1).ok_or_else(damaged)? {
             Frame::Trailer(trailer) if trailer.changes == changes.len() as u64 => {
-                let relinked = trailer.relinked.clone();
-                Ok((Self::new(NetChanges { changes, relinked }), trailer))
+                let (relinked, whole) = (trailer.relinked.clone(), trailer.whole.clone());
+                Ok((Self::new(NetChanges { changes, below, whole, relinked }), trailer))
             }
             _ => Err(damaged()),
         }

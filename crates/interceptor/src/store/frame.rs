@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use parking_lot::Mutex;
+use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -37,6 +38,8 @@ struct Tail {
     /// An append failed and its bytes could not be taken back: nothing may follow them.
     poisoned: bool,
     mapping: Mapping,
+    /// When the file's time was last set; a store to a mapping does not always move it.
+    touched_seconds: i64,
 }
 
 /// Whether the end of the file is written through memory.
@@ -61,6 +64,7 @@ impl FrameWriter {
                 buffer: Vec::with_capacity(512),
                 poisoned: false,
                 mapping: Mapping::Never,
+                touched_seconds: 0,
             }),
             probe,
         };
@@ -100,8 +104,14 @@ impl FrameWriter {
         }
         let (frames, length) = FrameReader::new(bytes, magic).extent();
         file.set_len(length)?;
-        let tail =
-            Tail { length, frames, buffer: Vec::new(), poisoned: false, mapping: Mapping::Never };
+        let tail = Tail {
+            length,
+            frames,
+            buffer: Vec::new(),
+            poisoned: false,
+            mapping: Mapping::Never,
+            touched_seconds: 0,
+        };
         Ok(Self { file, tail: Mutex::new(tail), probe })
     }
 
@@ -161,6 +171,12 @@ impl FrameWriter {
             }
         };
         mapped.put(at, &tail.buffer);
+        let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse).tv_sec;
+        if now != tail.touched_seconds {
+            tail.touched_seconds = now;
+            // For recovery, which asks when the process was last at work; it can do without.
+            let _ = self.file.set_modified(std::time::SystemTime::now());
+        }
         Ok(())
     }
 

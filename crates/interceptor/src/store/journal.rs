@@ -123,7 +123,7 @@ mod tests {
             Journal::create(&dir.path().join("journal"), &header, Probe::default()).unwrap();
         let path = codeagent_common::RelPath::new(b"a").unwrap();
         let records = [
-            Record::Create { path, kind: EntryKind::File },
+            Record::Create { path, kind: EntryKind::File, settled: 0 },
             Record::Cancelled { record: 1 },
             Record::Mkdir { path },
             Record::Done { record: 3 },

@@ -57,6 +57,8 @@ pub(crate) enum Record<'a> {
         #[serde(borrow)]
         path: RelPath<'a>,
         kind: EntryKind,
+        /// All creations recorded before this index had returned by then.
+        settled: u64,
     },
     Mkdir {
         path: RelPath<'a>,
@@ -112,9 +114,8 @@ pub(crate) enum Record<'a> {
     },
     Link {
         path: RelPath<'a>,
-        existing: RelPath<'a>,
-        /// What was at `existing` before.
-        stamp: Stamp,
+        /// The name it has, and what was there before; `None` for a file that had no name yet.
+        existing: Option<(RelPath<'a>, Stamp)>,
     },
 }
 
@@ -142,6 +143,19 @@ pub(crate) enum Content {
     Ranges { length: u64, regions: Vec<Region> },
     /// All of it, sharing blocks with the file as it was.
     Clone { length: u64, object: u32, stamp: Stamp },
+}
+
+impl Content {
+    /// Whether some of the former bytes are not in it, because they were not to change.
+    pub(crate) fn is_partial(&self) -> bool {
+        match self {
+            Self::Clone { .. } => false,
+            Self::Ranges { length, regions } => {
+                let known: u64 = regions.iter().map(|region| region.end - region.start).sum();
+                known < *length
+            }
+        }
+    }
 }
 
 /// A stretch of a file that is known completely: where no extent is, there was a hole.

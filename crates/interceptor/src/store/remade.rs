@@ -3,6 +3,7 @@
 //! Records name inodes to recognise hard links. When an inode comes back under another number,
 //! the records of older journals must be read with the new one.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -28,18 +29,39 @@ pub(crate) struct Remade {
 pub(crate) struct RemadeLog {
     path: PathBuf,
     probe: Probe,
-    entries: Mutex<Vec<Remade>>,
+    entries: Mutex<Entries>,
+}
+
+#[derive(Default)]
+struct Entries {
+    list: Vec<Remade>,
+    /// Where in `list`, in order: journals are long.
+    by_former: HashMap<u64, Vec<usize>, foldhash::fast::FixedState>,
+}
+
+impl Entries {
+    fn push(&mut self, remade: Remade) {
+        self.by_former.entry(remade.former).or_default().push(self.list.len());
+        self.list.push(remade);
+    }
+}
+
+impl FromIterator<Remade> for Entries {
+    fn from_iter<I: IntoIterator<Item = Remade>>(remade: I) -> Self {
+        let mut entries = Self::default();
+        remade.into_iter().for_each(|remade| entries.push(remade));
+        entries
+    }
 }
 
 impl RemadeLog {
     pub(crate) fn open(path: &Path, probe: Probe) -> io::Result<Self> {
         repair_torn(path, MAGIC)?;
-        let mut entries = Vec::new();
-        match FrameReader::open(path, MAGIC) {
-            Ok(frames) => entries.extend((0..frames.len()).filter_map(|n| frames.get(n))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        let entries = match FrameReader::open(path, MAGIC) {
+            Ok(frames) => (0..frames.len()).filter_map(|n| frames.get(n)).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Entries::default(),
             Err(error) => return Err(error),
-        }
+        };
         Ok(Self { path: path.into(), probe, entries: Mutex::new(entries) })
     }
 
@@ -55,9 +77,11 @@ impl RemadeLog {
         let entries = self.entries.lock();
         let (mut inode, mut since, mut path) = (inode, sequence, None);
         // Interrupted and taken up again, a journal may have made an inode twice: the last counts.
-        while let Some(remade) =
-            entries.iter().rev().find(|remade| remade.former == inode && remade.sequence >= since)
-        {
+        let remade_since = |inode, since| {
+            let known = entries.by_former.get(&inode)?;
+            known.iter().rev().map(|at| &entries.list[*at]).find(|made| made.sequence >= since)
+        };
+        while let Some(remade) = remade_since(inode, since) {
             (inode, since, path) = (remade.inode, remade.sequence + 1, Some(remade.path.clone()));
         }
         (inode, path)
@@ -66,12 +90,13 @@ impl RemadeLog {
     /// Drops what no journal from `oldest` on can mean.
     pub(crate) fn prune(&self, oldest: u64) -> io::Result<()> {
         let mut entries = self.entries.lock();
-        if entries.iter().all(|remade| remade.sequence >= oldest) {
+        if entries.list.iter().all(|remade| remade.sequence >= oldest) {
             return Ok(());
         }
-        entries.retain(|remade| remade.sequence >= oldest);
+        let kept = std::mem::take(&mut entries.list).into_iter();
+        *entries = kept.filter(|remade| remade.sequence >= oldest).collect();
         replace_frames(&self.path, MAGIC, self.probe.clone(), |frames| {
-            frames.append_all(&entries).map(|_| ())
+            frames.append_all(&entries.list).map(|_| ())
         })
     }
 

@@ -121,14 +121,15 @@ impl StepDir {
             _ => {}
         }
         let trailer = Trailer {
-            changes: changes.len() as u64,
+            changes: net.changes.len() as u64,
             journal_frames: journal.0,
             journal_bytes: journal.1,
             pack_bytes,
             summary_check: xxh3_64(&text),
             relinked: net.relinked.clone(),
+            whole: net.whole.clone(),
         };
-        ChangeTable::write(&self.path.join("changes"), changes, &trailer, probe.clone())
+        ChangeTable::write(&self.path.join("changes"), net, &trailer, probe.clone())
     }
 
     /// What summary and changes take on disk.
@@ -154,6 +155,19 @@ impl StepDir {
         let (mut table, trailer) = ChangeTable::read(&self.path.join("changes"))?;
         table.apply_refreshed(&self.refreshed_path())?;
         Ok((table, trailer))
+    }
+
+    /// When something was last written to the journal or its companions.
+    pub(crate) fn last_written(&self) -> io::Result<(i64, u32)> {
+        let mut last = (0, 0);
+        for name in ["journal", "pack", "objects"] {
+            match rustix::fs::stat(self.path.join(name)) {
+                Ok(stat) => last = last.max((stat.st_mtime, stat.st_mtime_nsec as u32)),
+                Err(rustix::io::Errno::NOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(last)
     }
 
     pub(crate) fn refreshed_path(&self) -> PathBuf {

@@ -1,0 +1,178 @@
+//! Other people work in the folder, too: nothing of theirs is lost, whatever is taken back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+
+use codeagent_interceptor::{
+    Mutation, RollbackOptions, StagedChange, StepRequest, WriteInterceptor,
+};
+use common::{Bench, rel, rel_buf};
+
+fn text(bench: &Bench, path: &str) -> String {
+    fs::read_to_string(bench.path(path)).unwrap_or_else(|error| format!("<{path}: {error}>"))
+}
+
+/// `skip_conflicts` over two steps: the second renamed the directory of the edited file.
+#[test]
+fn skip_conflicts_follows_a_renamed_directory_into_older_steps() {
+    let bench = Bench::new(|root| {
+        fs::create_dir(root.join("d")).unwrap();
+        fs::write(root.join("d/f"), "original").unwrap();
+    });
+    bench.step(|fs| fs.overwrite("d/f", b"by the agent").unwrap());
+    bench.step(|fs| fs.rename("d", "e").unwrap());
+    fs::write(bench.path("e/f"), "by the user, an hour of work").unwrap();
+
+    let report = bench.engine.rollback(2, RollbackOptions::skip_conflicts()).unwrap();
+    assert_eq!(report.conflicts.len(), 1, "{report:?}");
+    assert_eq!(text(&bench, "d/f"), "by the user, an hour of work", "{report:?}");
+}
+
+/// The same with an exchange of two directories.
+#[test]
+fn skip_conflicts_follows_an_exchanged_directory() {
+    let bench = Bench::new(|root| {
+        for dir in ["a", "b"] {
+            fs::create_dir(root.join(dir)).unwrap();
+            fs::write(root.join(dir).join("f"), format!("original {dir}")).unwrap();
+        }
+    });
+    bench.step(|fs| {
+        fs.overwrite("a/f", b"by the agent").unwrap();
+        fs.exchange("a", "b").unwrap();
+    });
+    fs::write(bench.path("b/f"), "by the user, an hour of work").unwrap();
+    let report = bench.engine.rollback(1, RollbackOptions::skip_conflicts()).unwrap();
+    let kept = [text(&bench, "a/f"), text(&bench, "b/f")];
+    assert!(kept.iter().any(|kept| kept.starts_with("by the user")), "{kept:?} {report:?}");
+}
+
+/// An edit below an adopted directory is not seen, and is gone for good after the next step.
+#[test]
+fn an_edit_below_an_adopted_directory_is_a_conflict() {
+    let bench = Bench::new(|_| {});
+    let staging = bench.beside("staging");
+    fs::create_dir(staging.join("app")).unwrap();
+    fs::write(staging.join("app/main.js"), "scaffold").unwrap();
+    bench.step(|fs| {
+        let place = StagedChange::Place { path: rel_buf("app"), staged: rel_buf("app") };
+        fs.engine().adopt(&staging, &[place]).unwrap();
+    });
+    fs::write(bench.path("app/main.js"), "by the user, an hour of work").unwrap();
+    let outcome = bench.engine.rollback(1, RollbackOptions::default());
+    assert!(outcome.is_err(), "undone without a word: {outcome:?}");
+}
+
+/// After a crash the user makes a file by a name the dead process was about to use.
+#[test]
+fn recovery_does_not_delete_what_somebody_made_after_the_crash() {
+    let bench = Bench::new(|_| {});
+    bench.engine.open_step(StepRequest::command("dies")).unwrap();
+    bench.applier().create("other", b"x").unwrap();
+    let permit = bench
+        .engine
+        .before(&Mutation::Create {
+            path: rel("notes.txt"),
+            kind: codeagent_common::EntryKind::File,
+        })
+        .unwrap();
+    drop(permit); // the process dies before the host operation
+    let bench = bench.reopened_after(|workspace| {
+        fs::write(workspace.path("notes.txt"), "by the user, after the crash").unwrap();
+    });
+    let report = bench.engine.recovery().cloned().unwrap();
+    let undo = bench.workspace.undo().to_path_buf();
+    let kept = undo.join("quarantine").exists();
+    assert!(
+        bench.path("notes.txt").exists() || kept,
+        "the user's file is nowhere, and the report says: {report:?}"
+    );
+}
+
+/// The same for adoption, where the record has the stamp of what was to come.
+#[test]
+fn recovery_does_not_delete_a_foreign_file_in_place_of_an_adopted_one() {
+    let bench = Bench::new(|_| {});
+    let staging = bench.beside("staging");
+    fs::write(staging.join("f"), "staged").unwrap();
+    bench.engine.open_step(StepRequest::command("dies")).unwrap();
+    let place = StagedChange::Place { path: rel_buf("f"), staged: rel_buf("f") };
+    bench.engine.adopt(&staging, &[place]).unwrap();
+    let bench = bench.reopened_after(|workspace| {
+        fs::remove_file(workspace.path("f")).unwrap();
+        fs::write(workspace.path("f"), "by the user, after the crash").unwrap();
+    });
+    let report = bench.engine.recovery().cloned().unwrap();
+    let kept = bench.workspace.undo().join("quarantine").exists();
+    assert!(bench.path("f").exists() || kept, "{report:?}");
+}
+
+/// A transaction that is rolled back takes the user's edit with it, unreported and for good.
+#[test]
+fn abort_does_not_destroy_what_somebody_else_wrote_meanwhile() {
+    let bench = Bench::new(|_| {});
+    bench.engine.open_step(StepRequest::command("make")).unwrap();
+    bench.applier().mkdir("out").unwrap();
+    bench.applier().create("out/report", b"draft").unwrap();
+    // An editor of the user saves by rename: another inode.
+    fs::write(bench.path("out/.tmp"), "by the user, an hour of work").unwrap();
+    fs::rename(bench.path("out/.tmp"), bench.path("out/report")).unwrap();
+    bench.engine.abort_step().unwrap();
+    let kept = bench.workspace.undo().join("quarantine").exists();
+    assert!(bench.path("out/report").exists() || kept, "the user's file is nowhere");
+}
+
+/// Of a large file only what the step changed is kept; what somebody else changed elsewhere stays.
+#[test]
+fn a_forced_undo_says_where_it_could_not_bring_back_the_whole_file() {
+    let former = vec![b'a'; 1 << 20];
+    let bench = Bench::new(|root| fs::write(root.join("f"), &former).unwrap());
+    bench.step(|fs| fs.write("f", 0, b"agent").unwrap());
+    let mut edited = fs::read(bench.path("f")).unwrap();
+    edited[900_000..900_004].copy_from_slice(b"user");
+    fs::write(bench.path("f"), &edited).unwrap();
+    let report = bench.engine.rollback(1, RollbackOptions::force()).unwrap();
+    let now = fs::read(bench.path("f")).unwrap();
+    assert!(now.starts_with(&former[..5]), "what the step had changed is changed back");
+    assert_eq!(report.left, [rel_buf("f")], "and the report says that this is not all");
+}
+
+/// The user renames a directory while a step is open, and makes a new one in its place.
+#[test]
+fn a_directory_renamed_by_somebody_else_is_not_taken_for_the_one_in_its_place() {
+    let bench = Bench::new(|root| {
+        fs::create_dir(root.join("d")).unwrap();
+        fs::write(root.join("d/f"), "the user's old file").unwrap();
+    });
+    bench.step(|fs| {
+        fs.create("d/x", b"x").unwrap();
+        fs::rename(bench.path("d"), bench.path("old")).unwrap();
+        fs::create_dir(bench.path("d")).unwrap();
+        fs::write(bench.path("d/f"), "new").unwrap();
+        fs.unlink("d/f").unwrap();
+    });
+    assert_eq!(text(&bench, "old/f"), "the user's old file", "the wrong file was removed");
+    assert!(!bench.path("d/f").exists());
+}
+
+/// A file that somebody adds below an adopted directory would go with it.
+#[test]
+fn a_file_added_below_an_adopted_directory_is_a_conflict() {
+    let bench = Bench::new(|_| {});
+    let staging = bench.beside("staging");
+    fs::create_dir(staging.join("app")).unwrap();
+    fs::write(staging.join("app/main.js"), "scaffold").unwrap();
+    bench.step(|fs| {
+        let place = StagedChange::Place { path: rel_buf("app"), staged: rel_buf("app") };
+        fs.engine().adopt(&staging, &[place]).unwrap();
+    });
+    fs::write(bench.path("app/notes.txt"), "by the user").unwrap();
+    let outcome = bench.engine.rollback(1, RollbackOptions::default());
+    assert!(outcome.is_err(), "undone without a word: {outcome:?}");
+    fs::remove_file(bench.path("app/notes.txt")).unwrap();
+    bench.undo(1);
+    assert!(!bench.path("app").exists());
+}
