@@ -1,0 +1,258 @@
+//! The host's side of the conversation. No I/O, no clock: bytes and time come from outside.
+//!
+//! ```text
+//! exec ──► open step ──► started ──► output … ──► ended ──► quiescence ──► close step
+//! ```
+//!
+//! The step is opened before `exec` is sent, so that no write of the command can come too early,
+//! and because the host, not the guest, decides what a step is. `step_started` only acknowledges.
+
+mod event;
+mod quiescence;
+mod receive;
+mod sink;
+mod steps;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use codeagent_common::StepId;
+
+pub use event::{Event, Outcome, Violation};
+pub use sink::{Activity, StepSink};
+
+use crate::error::{ControlError, Result};
+use crate::message::{
+    CommandId, Exec, HostMessage, PROTOCOL_VERSION, PtySize, STDIN_WINDOW_BYTES, Stdin,
+};
+use crate::{ByteString, encode};
+use steps::OpenStep;
+
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// A step is closed when nothing was written for this long after its command ended,
+    pub quiet: Duration,
+    /// but not later than this after it.
+    pub quiescence_limit: Duration,
+    /// How often to look whether operations under way have ended.
+    pub look_every: Duration,
+    /// How often to look for an ambient step to close, and to try again what failed.
+    pub housekeeping_every: Duration,
+    /// How long past its deadline the shim may take to report the end of a command.
+    pub patience: Duration,
+}
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self {
+            quiet: Duration::from_millis(100),
+            quiescence_limit: Duration::from_secs(2),
+            look_every: Duration::from_millis(10),
+            housekeeping_every: Duration::from_secs(1),
+            patience: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Whose step the changes of a command belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attribution {
+    /// A step of its own. There is one at a time.
+    OwnStep,
+    /// A background command: its changes belong to whatever step is open, or to an ambient one.
+    Background,
+}
+
+/// Runs commands through a shim and makes steps of them.
+///
+/// The owner carries bytes and time: it hands every message to [`receive`](Self::receive), sends
+/// what [`next_message`](Self::next_message) gives, calls [`advance`](Self::advance) at
+/// [`next_deadline`](Self::next_deadline), and looks at [`next_event`](Self::next_event) after each.
+#[derive(Debug)]
+pub struct ControlHost<S: StepSink> {
+    sink: S,
+    config: HostConfig,
+    link: Link,
+    next_id: u64,
+    commands: BTreeMap<CommandId, Command>,
+    /// The step of the one command that has one; outlives it by the quiescence.
+    step: Option<OpenStep>,
+    housekeeping_at: Instant,
+    outgoing: VecDeque<HostMessage>,
+    events: VecDeque<Event<S::Closed>>,
+}
+
+/// The state of the channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Link {
+    AwaitingHello,
+    Ready { instance: u64 },
+    Incompatible { shim: u32 },
+    Closed,
+}
+
+/// A command that has not ended.
+#[derive(Debug)]
+struct Command {
+    started: bool,
+    grace: Duration,
+    /// Input under way, or `None` if it takes none.
+    stdin_unaccepted: Option<usize>,
+    /// When to stop waiting for the shim to report its end.
+    give_up_at: Option<Instant>,
+}
+
+impl<S: StepSink> ControlHost<S> {
+    /// A new conversation; its first message is `hello`.
+    pub fn new(sink: S, config: HostConfig, now: Instant) -> Self {
+        Self {
+            housekeeping_at: now + config.housekeeping_every,
+            sink,
+            config,
+            link: Link::AwaitingHello,
+            next_id: 1,
+            commands: BTreeMap::new(),
+            step: None,
+            outgoing: VecDeque::from([HostMessage::Hello { version: PROTOCOL_VERSION }]),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Runs a command; `exec.id` is chosen here. With a step of its own, it has to wait until the
+    /// step of the last command is closed.
+    pub fn exec(
+        &mut self,
+        mut exec: Exec,
+        attribution: Attribution,
+        now: Instant,
+    ) -> Result<CommandId> {
+        self.expect_ready()?;
+        let id = CommandId(self.next_id);
+        exec.id = id;
+        let grace = Duration::from_millis(exec.grace_ms);
+        let give_up_at = exec.timeout_ms.and_then(|timeout_ms| {
+            now.checked_add(Duration::from_millis(timeout_ms))?
+                .checked_add(grace)?
+                .checked_add(self.config.patience)
+        });
+        let takes_input = exec.stdin == Stdin::Stream || exec.pty.is_some();
+        let label = exec.command.to_string();
+        let message = HostMessage::Exec(exec);
+        // Before the step is opened: a message that cannot be sent must not leave one behind.
+        encode(&message)?;
+        if attribution == Attribution::OwnStep {
+            self.open_step(id, &label)?;
+        }
+        self.next_id += 1;
+        let stdin_unaccepted = takes_input.then_some(0);
+        self.commands.insert(id, Command { started: false, grace, stdin_unaccepted, give_up_at });
+        self.outgoing.push_back(message);
+        Ok(id)
+    }
+
+    /// Input for a command; at most [`stdin_room`](Self::stdin_room) bytes at a time.
+    pub fn send_stdin(&mut self, id: CommandId, data: ByteString, eof: bool) -> Result<()> {
+        let room_bytes = self.stdin_room(id)?;
+        if data.len() > room_bytes {
+            return Err(ControlError::StdinFull { id, room_bytes, size_bytes: data.len() });
+        }
+        if let Some(unaccepted) = self.command(id)?.stdin_unaccepted.as_mut() {
+            *unaccepted += data.len();
+        }
+        self.outgoing.push_back(HostMessage::Stdin { id, data, eof });
+        Ok(())
+    }
+
+    /// How much input a command takes now. None at all if it was started without.
+    pub fn stdin_room(&mut self, id: CommandId) -> Result<usize> {
+        let unaccepted = self.command(id)?.stdin_unaccepted;
+        Ok(unaccepted.map_or(0, |bytes| STDIN_WINDOW_BYTES.saturating_sub(bytes)))
+    }
+
+    pub fn resize(&mut self, id: CommandId, size: PtySize) -> Result<()> {
+        self.command(id)?;
+        self.outgoing.push_back(HostMessage::Resize { id, size });
+        Ok(())
+    }
+
+    pub fn signal(&mut self, id: CommandId, signal: i32) -> Result<()> {
+        self.command(id)?;
+        self.outgoing.push_back(HostMessage::Signal { id, signal });
+        Ok(())
+    }
+
+    /// Ends a command and everything it started. Its step closes as usual, with what it did.
+    pub fn cancel(&mut self, id: CommandId, now: Instant) -> Result<()> {
+        let patience = self.config.patience;
+        let command = self.command(id)?;
+        let give_up_at = now.checked_add(command.grace.saturating_add(patience));
+        command.give_up_at = [command.give_up_at, give_up_at].into_iter().flatten().min();
+        self.outgoing.push_back(HostMessage::Cancel { id });
+        Ok(())
+    }
+
+    /// Tells running commands that files have changed under them.
+    pub fn notify_rollback(&mut self, step_id: StepId) -> Result<()> {
+        self.expect_ready()?;
+        self.outgoing.push_back(HostMessage::RollbackNotify { step_id });
+        Ok(())
+    }
+
+    pub fn ping(&mut self, token: u64) -> Result<()> {
+        self.expect_ready()?;
+        self.outgoing.push_back(HostMessage::Ping { token });
+        Ok(())
+    }
+
+    /// Ends the shim and all commands; their ends are still reported.
+    pub fn shut_down(&mut self) -> Result<()> {
+        self.expect_ready()?;
+        self.outgoing.push_back(HostMessage::Shutdown);
+        Ok(())
+    }
+
+    /// The next message to send.
+    pub fn next_message(&mut self) -> Option<HostMessage> {
+        self.outgoing.pop_front()
+    }
+
+    pub fn next_event(&mut self) -> Option<Event<S::Closed>> {
+        self.events.pop_front()
+    }
+
+    pub fn is_ready(&self) -> bool {
+        matches!(self.link, Link::Ready { .. })
+    }
+
+    /// The step of the running or just ended command.
+    pub fn open_step_id(&self) -> Option<StepId> {
+        self.step.as_ref().map(|step| step.id)
+    }
+
+    pub fn sink(&self) -> &S {
+        &self.sink
+    }
+
+    pub fn sink_mut(&mut self) -> &mut S {
+        &mut self.sink
+    }
+
+    fn expect_ready(&self) -> Result<()> {
+        match self.link {
+            Link::Ready { .. } => Ok(()),
+            Link::AwaitingHello => Err(ControlError::NotReady),
+            Link::Incompatible { shim } => {
+                Err(ControlError::VersionMismatch { host: PROTOCOL_VERSION, shim })
+            }
+            Link::Closed => Err(ControlError::Disconnected),
+        }
+    }
+
+    fn command(&mut self, id: CommandId) -> Result<&mut Command> {
+        self.commands.get_mut(&id).ok_or(ControlError::UnknownCommand { id })
+    }
+
+    fn violation(&mut self, violation: Violation) {
+        self.events.push_back(Event::Violation(violation));
+    }
+}

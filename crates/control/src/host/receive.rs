@@ -1,0 +1,140 @@
+//! What the shim says, and what becomes of it.
+
+use std::time::Instant;
+
+use super::{ControlHost, Event, Link, Outcome, StepSink, Violation};
+use crate::error::{ControlError, LineFault};
+use crate::message::{CommandId, PROTOCOL_VERSION, ShimErrorCode, ShimMessage, Stream};
+use crate::{ByteString, STDIN_WINDOW_BYTES};
+
+impl<S: StepSink> ControlHost<S> {
+    /// Takes the next message of the shim, or what was in its place.
+    pub fn receive(&mut self, message: Result<ShimMessage, LineFault>, now: Instant) {
+        let message = match message {
+            Ok(message) => message,
+            Err(fault) => return self.violation(fault.into()),
+        };
+        if let ShimMessage::Hello { version, instance } = message {
+            return self.hello(version, instance, now);
+        }
+        if !self.is_ready() {
+            return self.violation(Violation::BeforeHello { message: message.name() });
+        }
+        match message {
+            ShimMessage::Hello { .. } => {}
+            ShimMessage::StepStarted { id } => self.started(id),
+            ShimMessage::Output { id, stream, data } => self.output(id, stream, data),
+            ShimMessage::StdinAccepted { id, bytes } => self.stdin_accepted(id, bytes),
+            ShimMessage::StepCompleted { id, status, cause } => {
+                self.completed(id, Outcome::Completed { status, cause }, now);
+            }
+            ShimMessage::RollbackNoted { step_id } => {
+                self.events.push_back(Event::RollbackNoted { step_id });
+            }
+            ShimMessage::Pong { token } => self.events.push_back(Event::Pong { token }),
+            ShimMessage::Error { id, code, message } => self.shim_error(id, code, message, now),
+        }
+    }
+
+    /// The stream ended: the shim is gone, and its commands with it.
+    pub fn channel_closed(&mut self, now: Instant) {
+        if self.link == Link::Closed {
+            return;
+        }
+        self.link = Link::Closed;
+        self.outgoing.clear();
+        self.lose_commands(now);
+        self.events.push_back(Event::Failed(ControlError::Disconnected));
+    }
+
+    fn hello(&mut self, version: u32, instance: u64, now: Instant) {
+        match self.link {
+            // The answer to our hello, after the one it began with.
+            Link::Ready { instance: known } if known == instance => return,
+            // The shim was started again; it knows nothing of the commands of the last one.
+            Link::Ready { .. } => self.lose_commands(now),
+            Link::Closed => return,
+            Link::AwaitingHello | Link::Incompatible { .. } => {}
+        }
+        if version == PROTOCOL_VERSION {
+            self.link = Link::Ready { instance };
+            self.events.push_back(Event::Ready);
+        } else {
+            self.link = Link::Incompatible { shim: version };
+            let error = ControlError::VersionMismatch { host: PROTOCOL_VERSION, shim: version };
+            self.events.push_back(Event::Failed(error));
+        }
+    }
+
+    fn lose_commands(&mut self, now: Instant) {
+        let lost: Vec<CommandId> = self.commands.keys().copied().collect();
+        for id in lost {
+            self.end(id, Outcome::ShimLost, now);
+        }
+    }
+
+    fn started(&mut self, id: CommandId) {
+        let Some(command) = self.commands.get_mut(&id) else {
+            return self.violation(Violation::UnknownCommand { message: "step_started", id });
+        };
+        if std::mem::replace(&mut command.started, true) {
+            return self.violation(Violation::StartedTwice { id });
+        }
+        self.events.push_back(Event::Started { id });
+    }
+
+    fn output(&mut self, id: CommandId, stream: Stream, data: ByteString) {
+        match self.commands.get(&id) {
+            None => self.violation(Violation::UnknownCommand { message: "output", id }),
+            Some(command) if !command.started => {
+                self.violation(Violation::OutputBeforeStart { id });
+            }
+            Some(_) => self.events.push_back(Event::Output { id, stream, data }),
+        }
+    }
+
+    fn stdin_accepted(&mut self, id: CommandId, bytes: usize) {
+        let Some(command) = self.commands.get_mut(&id) else {
+            return self.violation(Violation::UnknownCommand { message: "stdin_accepted", id });
+        };
+        match command.stdin_unaccepted.as_mut().filter(|unaccepted| **unaccepted >= bytes) {
+            Some(unaccepted) => {
+                *unaccepted -= bytes;
+                let room_bytes = STDIN_WINDOW_BYTES.saturating_sub(*unaccepted);
+                self.events.push_back(Event::StdinRoom { id, room_bytes });
+            }
+            None => self.violation(Violation::AcceptedTooMuch { id }),
+        }
+    }
+
+    fn completed(&mut self, id: CommandId, outcome: Outcome, now: Instant) {
+        match self.commands.get(&id) {
+            None => {
+                let message = "step_completed";
+                return self.violation(Violation::UnknownCommand { message, id });
+            }
+            Some(command) if !command.started => {
+                self.violation(Violation::CompletedBeforeStart { id });
+            }
+            Some(_) => {}
+        }
+        self.end(id, outcome, now);
+    }
+
+    fn shim_error(
+        &mut self,
+        id: Option<CommandId>,
+        code: ShimErrorCode,
+        message: String,
+        now: Instant,
+    ) {
+        let pending = id.filter(|id| self.commands.get(id).is_some_and(|command| !command.started));
+        let lost =
+            id.filter(|id| code == ShimErrorCode::CommandLost && self.commands.contains_key(id));
+        match (pending, lost) {
+            (Some(id), _) => self.end(id, Outcome::NotStarted { code, message }, now),
+            (None, Some(id)) => self.end(id, Outcome::ShimLost, now),
+            (None, None) => self.events.push_back(Event::ShimError { id, code, message }),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The control channel between the host and the shim that runs commands.
+//!
+//! [`HostMessage`] and [`ShimMessage`] are what travels, one JSON object a line
+//! (`docs/control-protocol.md`). [`MessageReader`] and [`MessageWriter`] carry them over any byte
+//! stream. [`ControlHost`] is the host's side of the conversation: it makes one undo step of each
+//! command, without doing any I/O itself.
+
+mod byte_string;
+mod error;
+mod framing;
+mod host;
+mod message;
+
+pub use byte_string::ByteString;
+pub use error::{ControlError, LineFault, Result};
+pub use framing::{LineDecoder, MAX_LINE_BYTES, Message, MessageReader, MessageWriter, encode};
+pub use host::{
+    Activity, Attribution, ControlHost, Event, HostConfig, Outcome, StepSink, Violation,
+};
+pub use message::{
+    Cause, CommandId, CommandLine, Exec, ExitStatus, HostMessage, Leftovers, PROTOCOL_VERSION,
+    PtySize, STDIN_WINDOW_BYTES, ShimErrorCode, ShimMessage, Stdin, Stream, User,
+};

@@ -1,0 +1,368 @@
+//! The host's state machine with a sink that only takes notes. Time stands still unless told.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod common;
+
+use std::time::Duration;
+
+use codeagent_common::StepId;
+use codeagent_control::{
+    Attribution, Cause, CommandId, ControlError, Event, Exec, ExitStatus, HostConfig, HostMessage,
+    LineFault, Outcome, PROTOCOL_VERSION, STDIN_WINDOW_BYTES, ShimErrorCode, ShimMessage, Stdin,
+    Violation,
+};
+use common::{Call, Desk, NoteTaker, completed, exited, hello, output, started};
+
+const QUIET: Duration = Duration::from_millis(100);
+const UNKNOWN: CommandId = CommandId(99);
+
+fn desk() -> Desk<NoteTaker> {
+    Desk::ready(NoteTaker::default())
+}
+
+#[track_caller]
+fn assert_violation(events: &[Event<Option<i32>>], expected: Violation) {
+    match events {
+        [Event::Violation(violation)] => assert_eq!(*violation, expected),
+        other => panic!("no violation: {other:?}"),
+    }
+}
+
+/// CC-01
+#[test]
+fn a_command_opens_a_step_and_its_end_closes_it() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    assert_eq!(desk.calls(), [Call::Open("make".into())]);
+    desk.receive(started(id));
+    desk.receive(completed(id, 3));
+    desk.advance(QUIET);
+
+    assert_eq!(desk.calls(), [Call::Open("make".into()), Call::Close(StepId(1), Some(3))]);
+    assert_eq!(desk.host.open_step_id(), None);
+}
+
+/// CC-01
+#[test]
+fn the_step_is_open_before_exec_is_sent() {
+    let mut desk = desk();
+    desk.exec("make");
+    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
+    assert!(matches!(desk.sent()[..], [HostMessage::Exec(_)]));
+}
+
+/// CC-02, CC-03, CC-04
+#[test]
+fn a_line_that_is_no_message_is_reported_and_the_command_goes_on() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.events();
+    desk.host.receive(Err(LineFault::MissingType), desk.now);
+    assert_violation(&desk.events(), Violation::Line(LineFault::MissingType));
+
+    desk.receive(completed(id, 0));
+    assert!(matches!(desk.events()[..], [Event::Ended { .. }]));
+}
+
+/// CC-05
+#[test]
+fn the_end_of_an_unknown_command_is_reported_and_changes_nothing() {
+    let mut desk = desk();
+    desk.exec("make");
+    desk.receive(completed(UNKNOWN, 0));
+
+    let message = "step_completed";
+    assert_violation(&desk.events(), Violation::UnknownCommand { message, id: UNKNOWN });
+    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
+}
+
+/// CC-05
+#[test]
+fn the_end_of_a_command_that_never_started_is_reported_and_closes_its_step() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(completed(id, 0));
+    assert!(matches!(
+        desk.events()[..],
+        [Event::Violation(Violation::CompletedBeforeStart { .. }), Event::Ended { .. }]
+    ));
+    desk.advance(QUIET);
+    assert_eq!(desk.host.open_step_id(), None);
+}
+
+/// CC-06
+#[test]
+fn a_second_start_is_reported_and_the_step_goes_on() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.events();
+    desk.receive(started(id));
+
+    assert_violation(&desk.events(), Violation::StartedTwice { id });
+    assert_eq!(desk.calls(), [Call::Open("make".into())]);
+    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
+}
+
+/// CC-06
+#[test]
+fn a_start_nobody_asked_for_opens_no_step() {
+    let mut desk = desk();
+    desk.receive(started(UNKNOWN));
+    let message = "step_started";
+    assert_violation(&desk.events(), Violation::UnknownCommand { message, id: UNKNOWN });
+    assert_eq!(desk.calls(), []);
+}
+
+/// CC-07
+#[test]
+fn a_cancelled_command_keeps_its_step_until_it_has_ended() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.sent();
+    desk.host.cancel(id, desk.now).unwrap();
+    assert_eq!(desk.sent(), [HostMessage::Cancel { id }]);
+    desk.advance(QUIET);
+    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
+
+    let (status, cause) = (ExitStatus::Signal(15), Cause::Cancelled);
+    desk.receive(ShimMessage::StepCompleted { id, status, cause });
+    desk.advance(QUIET);
+    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), Some(143))));
+}
+
+/// CC-07
+#[test]
+fn a_cancelled_command_that_never_started_closes_its_step_too() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.host.cancel(id, desk.now).unwrap();
+    let (code, message) = (ShimErrorCode::SpawnFailed, "cancelled".to_owned());
+    desk.receive(ShimMessage::Error { id: Some(id), code, message });
+    desk.advance(QUIET);
+    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), None)));
+}
+
+/// CC-07
+#[test]
+fn a_shim_that_does_not_answer_a_cancel_is_given_up() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.host.cancel(id, desk.now).unwrap();
+    desk.events();
+    let config = HostConfig::default();
+    desk.advance(Duration::from_secs(5) + config.patience);
+
+    assert!(
+        matches!(desk.events()[..], [Event::Ended { outcome: Outcome::Unresponsive, .. }]),
+        "given up"
+    );
+    desk.advance(QUIET);
+    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), None)));
+}
+
+#[test]
+fn cancelling_an_unknown_command_is_an_error() {
+    let mut desk = desk();
+    let error = desk.host.cancel(UNKNOWN, desk.now).unwrap_err();
+    assert!(matches!(error, ControlError::UnknownCommand { .. }), "{error}");
+}
+
+#[test]
+fn a_command_that_cannot_be_started_closes_its_step() {
+    let mut desk = desk();
+    let id = desk.exec("nonsense");
+    let (code, message) = (ShimErrorCode::SpawnFailed, "no such file".to_owned());
+    let error = ShimMessage::Error { id: Some(id), code, message: message.clone() };
+    desk.receive(error);
+    match &desk.events()[..] {
+        [Event::Ended { outcome, .. }] => {
+            assert_eq!(*outcome, Outcome::NotStarted { code, message });
+        }
+        other => panic!("{other:?}"),
+    }
+    desk.advance(QUIET);
+    assert_eq!(desk.host.open_step_id(), None);
+}
+
+#[test]
+fn the_death_of_the_shim_ends_commands_and_closes_the_step() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.events();
+    desk.host.channel_closed(desk.now);
+    assert!(matches!(
+        desk.events()[..],
+        [
+            Event::Ended { outcome: Outcome::ShimLost, .. },
+            Event::Failed(ControlError::Disconnected)
+        ]
+    ));
+    desk.advance(QUIET);
+    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), None)));
+    let error = desk.try_exec("make").unwrap_err();
+    assert!(matches!(error, ControlError::Disconnected), "{error}");
+}
+
+#[test]
+fn a_shim_that_was_started_again_has_lost_its_commands() {
+    let mut desk = desk();
+    desk.exec("make");
+    desk.receive(hello(PROTOCOL_VERSION, 2));
+    assert!(matches!(
+        desk.events()[..],
+        [Event::Ended { outcome: Outcome::ShimLost, .. }, Event::Ready]
+    ));
+    desk.advance(QUIET);
+    desk.exec("make again");
+}
+
+#[test]
+fn a_second_hello_of_the_same_shim_changes_nothing() {
+    let mut desk = desk();
+    desk.exec("make");
+    desk.receive(hello(PROTOCOL_VERSION, 1));
+    assert!(desk.events().is_empty());
+}
+
+#[test]
+fn another_protocol_version_is_a_clear_error() {
+    let mut desk = Desk::new(NoteTaker::default());
+    assert_eq!(desk.sent(), [HostMessage::Hello { version: PROTOCOL_VERSION }]);
+    desk.receive(hello(PROTOCOL_VERSION + 1, 1));
+    assert!(matches!(desk.events()[..], [Event::Failed(ControlError::VersionMismatch { .. })]));
+
+    let error = desk.try_exec("make").unwrap_err();
+    let expected = "the shim speaks version 2 of the control protocol, this host version 1";
+    assert_eq!(error.to_string(), expected);
+    assert!(error.hint().unwrap().contains("guest image"));
+    assert_eq!(desk.calls(), []);
+}
+
+#[test]
+fn nothing_is_run_before_hello() {
+    let mut desk = Desk::new(NoteTaker::default());
+    assert!(matches!(desk.try_exec("make"), Err(ControlError::NotReady)));
+    desk.receive(ShimMessage::Pong { token: 1 });
+    assert_violation(&desk.events(), Violation::BeforeHello { message: "pong" });
+}
+
+#[test]
+fn a_second_command_has_to_wait_for_the_step_of_the_first() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    assert!(matches!(desk.try_exec("test"), Err(ControlError::StepOpen { step: StepId(1) })));
+    desk.receive(started(id));
+    desk.receive(completed(id, 0));
+    assert!(matches!(desk.try_exec("test"), Err(ControlError::StepOpen { .. })));
+    desk.advance(QUIET);
+    desk.exec("test");
+}
+
+#[test]
+fn a_background_command_has_no_step_and_runs_beside_others() {
+    let mut desk = desk();
+    let server = desk.host.exec(Exec::shell("serve"), Attribution::Background, desk.now).unwrap();
+    assert_eq!(desk.calls(), []);
+    let id = desk.exec("make");
+    desk.receive(started(server));
+    desk.receive(started(id));
+    desk.receive(completed(id, 0));
+    desk.advance(QUIET);
+    assert_eq!(desk.calls().len(), 2);
+    desk.events();
+    desk.receive(output(server, b"still here"));
+    assert!(matches!(desk.events()[..], [Event::Output { .. }]));
+}
+
+#[test]
+fn output_of_commands_that_do_not_run_is_dropped() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(output(id, b"early"));
+    assert_violation(&desk.events(), Violation::OutputBeforeStart { id });
+    desk.receive(output(UNKNOWN, b"whose?"));
+    let message = "output";
+    assert_violation(&desk.events(), Violation::UnknownCommand { message, id: UNKNOWN });
+}
+
+#[test]
+fn input_is_bounded_until_the_command_takes_it() {
+    let mut desk = desk();
+    let exec = Exec { stdin: Stdin::Stream, ..Exec::shell("cat") };
+    let id = desk.host.exec(exec, Attribution::OwnStep, desk.now).unwrap();
+    desk.receive(started(id));
+    desk.events();
+    let full = vec![b'x'; STDIN_WINDOW_BYTES];
+    desk.host.send_stdin(id, full.into(), false).unwrap();
+    let error = desk.host.send_stdin(id, "y".into(), false).unwrap_err();
+    assert!(matches!(error, ControlError::StdinFull { room_bytes: 0, .. }), "{error}");
+
+    desk.receive(ShimMessage::StdinAccepted { id, bytes: 10 });
+    assert!(matches!(desk.events()[..], [Event::StdinRoom { room_bytes: 10, .. }]));
+    desk.host.send_stdin(id, "y".into(), true).unwrap();
+    desk.receive(ShimMessage::StdinAccepted { id, bytes: usize::MAX });
+    assert_violation(&desk.events(), Violation::AcceptedTooMuch { id });
+}
+
+#[test]
+fn a_step_that_cannot_be_opened_runs_nothing() {
+    let mut desk = Desk::ready(NoteTaker { refuse_to_open: true, ..NoteTaker::default() });
+    let error = desk.try_exec("make").unwrap_err();
+    assert!(matches!(error, ControlError::OpenStep(_)), "{error}");
+    assert_eq!(desk.sent(), []);
+}
+
+#[test]
+fn a_step_that_cannot_be_closed_is_closed_later() {
+    let mut desk = Desk::ready(NoteTaker { refuse_to_close: 2, ..NoteTaker::default() });
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.receive(completed(id, 0));
+    desk.events();
+    desk.advance(QUIET);
+    assert!(matches!(desk.events()[..], [Event::StepCloseFailed { .. }]));
+    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
+    desk.advance(Duration::from_secs(1));
+    desk.advance(Duration::from_secs(1));
+    assert!(matches!(desk.events()[..], [Event::StepCloseFailed { .. }, Event::StepClosed { .. }]));
+}
+
+#[test]
+fn a_command_too_long_for_a_line_leaves_no_step_behind() {
+    let mut desk = desk();
+    let error = desk.try_exec(&"x".repeat(2 << 20)).unwrap_err();
+    assert!(matches!(error, ControlError::MessageTooLong { .. }), "{error}");
+    assert_eq!(desk.calls(), []);
+}
+
+#[test]
+fn a_timed_out_command_is_given_up_when_the_shim_does_not_end_it() {
+    let mut desk = desk();
+    let exec = Exec { timeout_ms: Some(1_000), grace_ms: 500, ..Exec::shell("make") };
+    let id = desk.host.exec(exec, Attribution::OwnStep, desk.now).unwrap();
+    desk.receive(started(id));
+    desk.events();
+    desk.advance(Duration::from_millis(11_499));
+    assert!(desk.events().is_empty());
+    desk.advance(Duration::from_millis(1));
+    assert!(matches!(desk.events()[..], [Event::Ended { .. }]));
+}
+
+#[test]
+fn exit_codes_and_signals_are_told_apart() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.events();
+    desk.receive(completed(id, 137));
+    match &desk.events()[..] {
+        [Event::Ended { outcome, .. }] => assert_eq!(*outcome, exited(137)),
+        other => panic!("{other:?}"),
+    }
+}
