@@ -142,13 +142,14 @@ fn the_wire_looks_as_documented() {
 
 #[test]
 fn every_message_is_in_the_list_of_types() {
-    fn assert_listed<M: Message>(message: &M) {
+    fn is_listed<M: Message>(message: &M) -> Result<(), TestCaseError> {
         let value = serde_json::to_value(message).unwrap();
-        assert!(M::TYPES.contains(&value["type"].as_str().unwrap()), "{value}");
+        prop_assert!(M::TYPES.contains(&value["type"].as_str().unwrap()), "{}", value);
+        Ok(())
     }
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    runner.run(&host_message(), |message| Ok(assert_listed(&message))).unwrap();
-    runner.run(&shim_message(), |message| Ok(assert_listed(&message))).unwrap();
+    runner.run(&host_message(), |message| is_listed(&message)).unwrap();
+    runner.run(&shim_message(), |message| is_listed(&message)).unwrap();
 }
 
 fn bytes() -> impl Strategy<Value = ByteString> {

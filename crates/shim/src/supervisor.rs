@@ -23,8 +23,10 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process_group};
 
 use crate::{raw, tree};
 
-/// How often KILL is repeated: a process that forks faster than we look has then less and less.
+/// How often KILL is repeated: a process may have forked since we looked,
 const KILL_EVERY: Duration = Duration::from_millis(10);
+/// and so many times without a pause, to catch one that does nothing else.
+const KILL_PASSES: usize = 20;
 /// What survives KILL for this long (somebody else's process, a hung disk) is reported and left.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -273,17 +275,21 @@ impl Supervision {
             return false;
         }
         ending.kill_at = now + KILL_EVERY;
-        self.signal_tree(Signal::KILL);
+        for _ in 0..KILL_PASSES {
+            if self.signal_tree(Signal::KILL) == 0 {
+                break;
+            }
+        }
         true
     }
 
-    fn signal_tree(&self, signal: Signal) {
+    /// To the whole tree; how many processes are in it.
+    fn signal_tree(&self, signal: Signal) -> usize {
         // The group at one blow, so that a process that forks has no time to slip through.
         if let Some(leader) = self.leader {
             let _ = kill_process_group(leader, signal);
         }
-        // TERM goes once to each process: a handler must not run twice. KILL may.
-        tree::signal_descendants(getpid(), signal);
+        tree::signal_descendants(getpid(), signal)
     }
 
     fn signal(&self, number: i32) {

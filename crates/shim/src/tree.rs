@@ -26,11 +26,13 @@ pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     children.into_iter().filter_map(Pid::from_raw).collect()
 }
 
-/// To every process below `root`. Those that have gone meanwhile do not matter.
-pub(crate) fn signal_descendants(root: Pid, signal: Signal) {
-    for process in descendants(root) {
-        let _ = kill_process(process, signal);
+/// To every process below `root`; how many there were. Those that have gone meanwhile do not matter.
+pub(crate) fn signal_descendants(root: Pid, signal: Signal) -> usize {
+    let processes = descendants(root);
+    for process in &processes {
+        let _ = kill_process(*process, signal);
     }
+    processes.len()
 }
 
 struct Entry {
