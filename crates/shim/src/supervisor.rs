@@ -283,10 +283,13 @@ impl Supervision {
         true
     }
 
-    /// To the whole tree; how many processes are in it.
+    /// To the whole tree; how many processes are in it. Each gets it once: to many programs a second
+    /// TERM means "at once". Only KILL goes to the group as well, at one blow, so that a process that
+    /// forks has no time to slip through; and all else where single processes cannot be found.
     fn signal_tree(&self, signal: Signal) -> usize {
-        // The group at one blow, so that a process that forks has no time to slip through.
-        if let Some(leader) = self.leader {
+        if let Some(leader) = self.leader
+            && (signal == Signal::KILL || !cfg!(target_os = "linux"))
+        {
             let _ = kill_process_group(leader, signal);
         }
         tree::signal_descendants(getpid(), signal)

@@ -5,15 +5,19 @@
 
 mod common;
 
+use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
 use codeagent_common::StepId;
 use codeagent_control::{
-    Cause, Exec, ExitStatus, HostMessage, PROTOCOL_VERSION, ShimErrorCode, ShimMessage,
+    Cause, CommandId, Exec, ExitStatus, HostMessage, MessageReader, MessageWriter,
+    PROTOCOL_VERSION, ShimErrorCode, ShimMessage,
 };
 use common::{ShimUnderTest, binary, is_alive, pid_from, wait_until};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 const FOR_EVER: &str = "while :; do sleep 1; done";
 
@@ -124,6 +128,36 @@ fn the_channel_can_be_an_inherited_socket() {
     // A command must not get hold of the channel.
     let run = shim.run_shell("ls -l /proc/self/fd | grep -c socket: || true");
     assert_eq!(run.text(), "0\n");
+}
+
+#[test]
+fn the_channel_can_be_a_serial_port() {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let path = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let port = File::options().read(true).write(true).open(&path).unwrap();
+    let mut settings = tcgetattr(&port).unwrap();
+    settings.make_raw();
+    tcsetattr(&port, OptionalActions::Now, &settings).unwrap();
+    let mut process = binary().args(["--device", &path]).spawn().unwrap();
+
+    let mut from_shim =
+        MessageReader::<_, ShimMessage>::new(File::from(master.try_clone().unwrap()));
+    let mut to_shim = MessageWriter::new(File::from(master));
+    let id = CommandId(1);
+    to_shim.write(&HostMessage::Hello { version: PROTOCOL_VERSION }).unwrap();
+    to_shim.write(&HostMessage::Exec(Exec { id, ..Exec::shell("exit 4") })).unwrap();
+    let completed = loop {
+        match from_shim.read().unwrap().unwrap().unwrap() {
+            ShimMessage::StepCompleted { status, .. } => break status,
+            ShimMessage::Hello { .. } | ShimMessage::StepStarted { .. } => {}
+            other => panic!("unexpected: {other:?}"),
+        }
+    };
+    to_shim.write(&HostMessage::Shutdown).unwrap();
+    assert_eq!(completed, ExitStatus::ExitCode(4));
+    assert!(process.wait().unwrap().success());
 }
 
 #[test]

@@ -47,6 +47,18 @@ fn cancel_ends_a_command_with_term() {
 
 /// SH-06
 #[test]
+fn cancel_sends_term_once() {
+    let mut shim = ShimUnderTest::start();
+    let line = "trap 'echo bye' TERM; echo on; while :; do sleep 0.01; done";
+    let id = shim.begin(Exec { grace_ms: 300, ..Exec::shell(line) });
+    shim.output_until(id, "on\n");
+    shim.send(HostMessage::Cancel { id });
+    shim.send(HostMessage::Cancel { id });
+    assert_eq!(shim.finish(id).text(), "bye\n");
+}
+
+/// SH-06
+#[test]
 fn cancel_kills_what_ignores_term() {
     let mut shim = ShimUnderTest::start();
     let line = format!("trap '' TERM; echo on; {FOR_EVER}");

@@ -196,6 +196,22 @@ impl ShimUnderTest {
         }
     }
 
+    /// The next message, if one comes in time.
+    pub(crate) fn receive_before(&mut self, deadline: Instant) -> Option<ShimMessage> {
+        if let Some(message) = self.decoder.next_message() {
+            return Some(message.expect("a message"));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        // No time at all would mean to wait for ever.
+        self.from_shim.set_read_timeout(Some(left.max(Duration::from_millis(1)))).unwrap();
+        let mut chunk = [0; 64 * 1024];
+        match self.from_shim.read(&mut chunk) {
+            Ok(count) => self.decoder.push(&chunk[..count]),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
+        }
+        self.decoder.next_message().map(|message| message.expect("a message"))
+    }
+
     /// The host goes away.
     pub(crate) fn hang_up(&mut self) {
         self.to_shim = None;
