@@ -53,6 +53,8 @@ fn main() -> std::process::ExitCode {
 }
 
 #[cfg(not(unix))]
+#[expect(clippy::print_stderr, reason = "a binary talks to people")]
 fn main() -> std::process::ExitCode {
+    eprintln!("codeagent-shim: runs on Unix systems only");
     std::process::ExitCode::FAILURE
 }

@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use codeagent_control::{Exec, PtySize, Stdin, Stream};
 use rustix::fs::{Mode, OFlags};
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
@@ -35,24 +35,28 @@ pub(crate) fn open(exec: &Exec) -> io::Result<(Streams, CommandEnds)> {
 }
 
 fn open_pipes(stdin: Stdin) -> io::Result<(Streams, CommandEnds)> {
-    let (out_reader, out_writer) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (err_reader, err_writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (out_reader, out_writer) = io::pipe()?;
+    let (err_reader, err_writer) = io::pipe()?;
     let (stdin, command_stdin) = match stdin {
         Stdin::Null => (None, Stdio::null()),
         Stdin::Stream => {
-            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-            (Some(unblocked(writer)?), reader.into())
+            let (reader, writer) = io::pipe()?;
+            (Some(unblocked(writer.into())?), reader.into())
         }
     };
-    let outputs =
-        vec![(Stream::Stdout, unblocked(out_reader)?), (Stream::Stderr, unblocked(err_reader)?)];
+    let outputs = vec![
+        (Stream::Stdout, unblocked(out_reader.into())?),
+        (Stream::Stderr, unblocked(err_reader.into())?),
+    ];
     let ends =
         CommandEnds { stdin: command_stdin, stdout: out_writer.into(), stderr: err_writer.into() };
     Ok((Streams { stdin, outputs, terminal: None }, ends))
 }
 
 fn open_terminal(exec: &Exec, size: PtySize) -> io::Result<(Streams, CommandEnds)> {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    // Not every system can do this while opening. No command is started meanwhile.
+    fcntl_setfd(&master, FdFlags::CLOEXEC)?;
     grantpt(&master)?;
     unlockpt(&master)?;
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
