@@ -109,22 +109,29 @@ impl Courier {
     }
 
     /// Keeps what the command left behind from blocking or breaking on its output, until the last
-    /// of it is gone. Nobody is there any more to read it.
-    pub(crate) fn stay_for_leftovers(mut self) {
+    /// of it is gone and the supervisor with it. Nobody is there any more to read it. False if the
+    /// supervisor was killed: then processes may be left.
+    pub(crate) fn stay_for_leftovers(&mut self) -> bool {
         self.stdin = None;
-        let mut void = [0; 16 * 1024];
-        while self.outputs.iter().any(|output| !output.ended) {
-            let mut fds: Vec<PollFd<'_>> =
-                self.outputs.iter().map(|output| PollFd::new(&output.fd, PollFlags::IN)).collect();
-            if poll(&mut fds, None).is_err_and(|error| error != Errno::INTR) {
-                break;
-            }
-            for output in &mut self.outputs {
-                output.ended |= output.read(&mut void) == Some(0);
-            }
-            self.outputs.retain(|output| !output.ended);
+        while !self.discard_output() {}
+        // Only after this have its children become ours: its streams close earlier.
+        self.supervisor.wait().is_ok_and(|status| status.success())
+    }
+
+    /// Waits for output of leftovers and drops it. True when the supervisor is gone.
+    fn discard_output(&mut self) -> bool {
+        let mut fds = vec![PollFd::new(&self.reports, PollFlags::IN)];
+        fds.extend(self.outputs.iter().map(|output| PollFd::new(&output.fd, PollFlags::IN)));
+        if poll(&mut fds, None).is_err() {
+            return false;
         }
-        let _ = self.supervisor.wait();
+        let has_report = !fds[0].revents().is_empty();
+        let mut void = [0; 16 * 1024];
+        for output in &mut self.outputs {
+            output.ended |= output.read(&mut void) == Some(0);
+        }
+        self.outputs.retain(|output| !output.ended);
+        has_report && self.read_reports().is_some()
     }
 
     /// Waits for something to do, and does it. Returns what the supervisor reports.

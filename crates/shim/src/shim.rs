@@ -252,18 +252,24 @@ struct Desk {
 
 impl Desk {
     fn see_through(&self, mut courier: Courier) {
-        match courier.carry() {
+        let lost = match courier.carry() {
             LastReport::Completed(report) => {
                 courier::sync(&self.sync_dirs);
                 self.outbox.send(report);
+                None
             }
-            LastReport::NotStarted(report) => self.outbox.send(report),
-            LastReport::Lost => {
-                self.end_orphans();
-                self.outbox.send(courier.lost());
+            LastReport::NotStarted(report) => {
+                self.outbox.send(report);
+                None
             }
+            LastReport::Lost => Some(courier.lost()),
+        };
+        if !courier.stay_for_leftovers() {
+            self.end_orphans();
         }
-        courier.stay_for_leftovers();
+        if let Some(report) = lost {
+            self.outbox.send(report);
+        }
         self.commands.lock().remove(&self.id);
     }
 

@@ -242,3 +242,21 @@ fn a_killed_supervisor_takes_its_command_with_it() {
     let pid = shim.process.id();
     wait_until("everything is reaped", || children(pid).is_empty());
 }
+
+#[test]
+fn a_supervisor_killed_after_its_command_takes_the_leftovers_with_it() {
+    let mut shim = ShimUnderTest::start();
+    let dir = tempfile::tempdir().unwrap();
+    let line = format!(
+        "setsid sh -c 'echo $$ > pid; {FOR_EVER}' & while ! [ -s pid ]; do sleep 0.01; done"
+    );
+    shim.run(in_dir(dir.path(), &line));
+    let leftover = pid_from(&dir.path().join("pid"));
+    let (supervisor, _) = children(shim.process.id())[0];
+    let supervisor = rustix::process::Pid::from_raw(supervisor).unwrap();
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
+
+    let pid = shim.process.id();
+    wait_until("everything is reaped", || children(pid).is_empty());
+    assert!(!is_alive(leftover));
+}
