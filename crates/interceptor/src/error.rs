@@ -63,6 +63,8 @@ pub enum UndoError {
     LowDiskSpace { free_bytes: u64 },
     #[error("step {step} did not touch {path}")]
     PathNotInStep { step: StepId, path: RelPathBuf },
+    #[error("what {path} was before step {step} is not known any more: {reason}")]
+    NotKept { step: StepId, path: RelPathBuf, reason: String },
     #[error("{0}")]
     InvalidPath(#[from] codeagent_common::InvalidPath),
 }
@@ -102,7 +104,7 @@ impl UndoError {
             Self::Locked { .. } => ErrorCode::UndoLocked,
             Self::Corrupt(_) => ErrorCode::UndoCorrupt,
             Self::RollbackBlocked(_) => ErrorCode::RollbackBlocked,
-            Self::StepUnprotected { .. } => ErrorCode::StepUnprotected,
+            Self::StepUnprotected { .. } | Self::NotKept { .. } => ErrorCode::StepUnprotected,
             Self::StepNotFound(_) => ErrorCode::StepNotFound,
             Self::NothingToUndo { .. } => ErrorCode::NothingToUndo,
             Self::NothingToRedo { .. } => ErrorCode::NothingToRedo,
@@ -178,6 +180,10 @@ impl UndoError {
                 "allow the path in the configuration if you mean it".into()
             }
             Self::StepOpen(_) => "close or abort the step first".into(),
+            Self::NotKept { .. } => {
+                "files that the step itself removed or rewrote can still be restored, one by one"
+                    .into()
+            }
             _ => return None,
         })
     }

@@ -9,10 +9,12 @@ use std::io;
 use codeagent_common::{ChangeKind, RelPath, RelPathBuf};
 
 use crate::host::{MetaScope, Stamp, Tree, walk_some};
+use crate::lineage::{Lineage, Lineages, Place};
 use crate::store::{At, JournalReader, ObjectRef, Owner, Record, StoredChange};
 
 pub(crate) type NodeId = u32;
-const ROOT: NodeId = 0;
+/// The working directory itself.
+pub(crate) const ROOT: NodeId = 0;
 
 struct Node<'j> {
     /// Where it is now; `None` once it has been removed.
@@ -23,12 +25,10 @@ struct Node<'j> {
     touched: bool,
     /// A directory that came or went with everything below it.
     whole: bool,
-    /// Preimages and the removal of this node, in order; kept only where they are asked for.
-    records: Vec<RecordAt>,
 }
 
 /// A record in one of several journals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RecordAt {
     pub(crate) journal: usize,
     pub(crate) index: u64,
@@ -46,8 +46,21 @@ pub(crate) struct Sketch<'j> {
     dirs_moved: bool,
     /// Inodes whose ctime moved because one of their names came, went or changed.
     relinked: HashSet<u64>,
-    /// Which node became which object; kept only where histories are.
-    objects: Option<HashMap<ObjectRef, NodeId>>,
+    /// Kept only where it is asked for.
+    history: Option<Box<History>>,
+}
+
+/// What the journals keep of each node.
+#[derive(Default)]
+struct History {
+    /// Preimages, oldest first, and removal.
+    records: HashMap<NodeId, (Vec<RecordAt>, Option<RecordAt>)>,
+    /// Which node became which object.
+    objects: HashMap<ObjectRef, NodeId>,
+    /// Of nodes that are not directories.
+    inodes: HashMap<NodeId, u64>,
+    /// Inodes that have had several names at once.
+    shared: HashSet<u64>,
 }
 
 /// Records that were cancelled, and those known to be done.
@@ -117,49 +130,21 @@ pub(crate) fn found_files(journal: &JournalReader) -> io::Result<Vec<(RelPathBuf
     Ok(found.collect())
 }
 
-/// What became of one path since before the first of several journals.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lineage {
-    /// The name it had.
-    pub(crate) path: RelPathBuf,
-    /// The name it has; `None`: it was removed.
-    pub(crate) now: Option<RelPathBuf>,
-    /// Preimages and removal, oldest first.
-    pub(crate) records: Vec<RecordAt>,
-    /// Something was there before.
-    pub(crate) existed: bool,
-}
-
-/// The lineages of `path` and of everything below it that the journals (oldest first) touched,
-/// and what they put there. Sorted by path.
-pub(crate) fn lineages(
-    journals: &[JournalReader],
-    path: RelPath<'_>,
-) -> io::Result<(Vec<Lineage>, Vec<RelPathBuf>)> {
+/// What became of every entry that the journals (oldest first) speak of.
+pub(crate) fn lineages(journals: &[JournalReader]) -> io::Result<Lineages> {
     let mut sketch = Sketch::new(true);
     sketch.play_all(journals)?;
-    let mut kept = Vec::new();
-    let mut made = Vec::new();
-    for (index, node) in sketch.nodes.iter().enumerate() {
+    let history = sketch.history.take().unwrap_or_default();
+    let place = |(dir, name): (NodeId, &[u8])| Place { dir, name: name.into() };
+    let all = sketch.nodes.iter().enumerate().map(|(index, node)| {
         let id = index as NodeId;
-        let now = sketch.current_path(id);
-        if node.home.is_none() && id != ROOT {
-            made.extend(now.filter(|now| now.as_path().is_within(path)));
-            continue;
-        }
-        let Some(home) = sketch.original_path(id) else {
-            continue;
-        };
-        let changed = !node.records.is_empty() || now.as_ref() != Some(&home);
-        if changed && home.as_path().is_within(path) {
-            // Displaced without a record: the name was only looked at, nothing had it.
-            let existed = now.is_some() || !node.records.is_empty();
-            kept.push(Lineage { path: home, now, records: node.records.clone(), existed });
-        }
-    }
-    kept.sort_by(|a, b| a.path.cmp(&b.path));
-    made.sort();
-    Ok((kept, made))
+        let (preimages, removal) = history.records.get(&id).cloned().unwrap_or_default();
+        let inode = history.inodes.get(&id).filter(|inode| history.shared.contains(inode));
+        let (then, now) = (node.home.map(place), node.place.map(place));
+        Lineage { then, now, preimages, removal, shared_inode: inode.copied() }
+    });
+    let names = sketch.names.iter().map(|(slot, node)| (place(*slot), *node));
+    Ok(Lineages::new(all.collect(), names))
 }
 
 impl<'j> Node<'j> {
@@ -168,7 +153,7 @@ impl<'j> Node<'j> {
         home: Option<(NodeId, &'j [u8])>,
         whole: bool,
     ) -> Self {
-        Self { place, home, before: None, touched: false, whole, records: Vec::new() }
+        Self { place, home, before: None, touched: false, whole }
     }
 
     fn is_at_home(&self) -> bool {
@@ -177,7 +162,7 @@ impl<'j> Node<'j> {
 }
 
 impl<'j> Sketch<'j> {
-    pub(crate) fn new(with_records: bool) -> Self {
+    pub(crate) fn new(with_history: bool) -> Self {
         Self {
             nodes: vec![Node::new(None, None, false)],
             names: HashMap::default(),
@@ -185,7 +170,7 @@ impl<'j> Sketch<'j> {
             first: HashMap::default(),
             relinked: HashSet::new(),
             dirs_moved: false,
-            objects: with_records.then(HashMap::new),
+            history: with_history.then(Box::default),
         }
     }
 
@@ -202,32 +187,59 @@ impl<'j> Sketch<'j> {
                     continue;
                 }
                 let record = record?;
-                if self.objects.is_some() {
-                    self.keep(&record, RecordAt { journal: number, index }, sequence);
+                if let Some(mut history) = self.history.take() {
+                    self.keep(&mut history, &record, RecordAt { journal: number, index }, sequence);
+                    self.play(&record);
+                    self.keep_new_name(&mut history, &record);
+                    self.history = Some(history);
+                } else {
+                    self.play(&record);
                 }
-                self.play(&record);
             }
         }
         Ok(())
     }
 
     /// Notes a record with the node it concerns, which is still where the record says.
-    fn keep(&mut self, record: &Record<'j>, at: RecordAt, sequence: u64) {
+    fn keep(&mut self, history: &mut History, record: &Record<'j>, at: RecordAt, sequence: u64) {
+        for (path, stamp) in mentions(record).filter(|(_, stamp)| !stamp.is_dir()) {
+            if let Some(node) = self.look_up(path) {
+                history.inodes.insert(node, stamp.inode);
+            }
+            if stamp.links > 1 {
+                history.shared.insert(stamp.inode);
+            }
+        }
         let node = match record {
             Record::Take { path, .. }
             | Record::Removed { path, .. }
             | Record::Rmdir { path, .. }
             | Record::Preimage { at: At::Path(path), .. } => self.look_up(*path),
-            Record::Preimage { at: At::Object(object), .. } => {
-                self.objects.as_ref().and_then(|objects| objects.get(object).copied())
-            }
+            Record::Preimage { at: At::Object(object), .. } => history.objects.get(object).copied(),
             _ => None,
         };
         let Some(node) = node else { return };
-        self.nodes[node as usize].records.push(at);
-        if let (Record::Take { object, .. }, Some(objects)) = (record, &mut self.objects) {
+        let (preimages, removal) = history.records.entry(node).or_default();
+        match record {
+            Record::Preimage { .. } => preimages.push(at),
+            _ => *removal = Some(at),
+        }
+        if let Record::Take { object, .. } = record {
             let owner = Owner::Sequence(sequence);
-            objects.insert(ObjectRef { owner, number: *object }, node);
+            history.objects.insert(ObjectRef { owner, number: *object }, node);
+        }
+    }
+
+    /// A node that has just appeared may be a further name of a file.
+    fn keep_new_name(&mut self, history: &mut History, record: &Record<'j>) {
+        let (path, stamp) = match record {
+            Record::Link { path, existing: Some((_, stamp)) } => (*path, stamp),
+            Record::Put { path, stamp, .. } if stamp.links > 1 && !stamp.is_dir() => (*path, stamp),
+            _ => return,
+        };
+        history.shared.insert(stamp.inode);
+        if let Some(node) = self.look_up(path) {
+            history.inodes.insert(node, stamp.inode);
         }
     }
 

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use crate::fold::Marks;
 use crate::host::Dir;
 use crate::store::{
-    At, BarrierLog, Body, ChangeTable, Content, Damage, FORMAT_VERSION, ObjectRef, Owner,
-    PackReader, Purpose, Record, Region, RemadeLog, StepDir, check_counters, check_workdir_file,
+    At, BarrierLog, Body, ChangeTable, Content, Damage, FORMAT_VERSION, JournalReader, ObjectRef,
+    Owner, PackReader, Purpose, Record, Region, RemadeLog, StepDir, check_counters,
+    check_workdir_file,
 };
 
 /// Something `verify` did not like.
@@ -147,27 +148,12 @@ pub(crate) fn check_journal(
     dir: &StepDir,
     written: &mut HashSet<ObjectRef>,
 ) -> io::Result<Vec<String>> {
-    let mut problems = Vec::new();
     let journal = dir.journal()?;
     let pack = dir.pack()?;
     let Some(header) = journal.header() else {
         return Ok(vec!["its journal has no header".into()]);
     };
-    if journal.damage() == Damage::Broken {
-        problems.push("its journal is damaged".into());
-    }
-    // Only an unfinished journal may end in a torn frame, and has no trailer.
-    if dir.is_closed() {
-        let (_, trailer) = dir.changes()?;
-        if journal.damage() != Damage::None
-            || journal.extent() != (trailer.journal_frames, trailer.journal_bytes)
-        {
-            problems.push("its journal is not as long as it was".into());
-        }
-        if pack.length()? != trailer.pack_bytes {
-            problems.push("its pack is not as long as it was".into());
-        }
-    }
+    let mut problems = check_lengths(dir, &journal, &pack)?;
     let marks = Marks::read(&journal)?;
     let objects = dir.objects()?;
     // What the step had captured may have been written to after it moved into the store, too.
@@ -190,6 +176,31 @@ pub(crate) fn check_journal(
         };
         if let Err(problem) = check_record(&record?, &pack, &objects, is_written) {
             problems.push(format!("record {index}: {problem}"));
+        }
+    }
+    Ok(problems)
+}
+
+/// Whether anything is missing from journal and pack.
+pub(crate) fn check_lengths(
+    dir: &StepDir,
+    journal: &JournalReader,
+    pack: &PackReader,
+) -> io::Result<Vec<String>> {
+    let mut problems = Vec::new();
+    if journal.damage() == Damage::Broken {
+        problems.push("its journal is damaged".into());
+    }
+    // Only an unfinished journal may end in a torn frame, and has no trailer.
+    if dir.is_closed() {
+        let (_, trailer) = dir.changes()?;
+        if journal.damage() != Damage::None
+            || journal.extent() != (trailer.journal_frames, trailer.journal_bytes)
+        {
+            problems.push("its journal is not as long as it was".into());
+        }
+        if pack.length()? != trailer.pack_bytes {
+            problems.push("its pack is not as long as it was".into());
         }
     }
     Ok(problems)

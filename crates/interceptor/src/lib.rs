@@ -15,6 +15,7 @@ mod host;
 mod ignored;
 mod inspect;
 mod interceptor;
+mod lineage;
 mod probe;
 mod store;
 

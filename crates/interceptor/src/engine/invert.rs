@@ -699,7 +699,8 @@ impl<'a> Inversion<'a> {
             }
         }
         if let Some(recorder) = self.recorder {
-            self.capture_current(recorder, at, &entry, id, &stamp, content, meta)?;
+            let found = Found { entry: entry.clone(), id, stamp };
+            capture_current(self.workspace, recorder, at, &found, content, meta)?;
         }
         self.mutation()?;
         if let Some(content) = content {
@@ -714,48 +715,45 @@ impl<'a> Inversion<'a> {
         self.report.restored += 1;
         Ok(())
     }
+}
 
-    /// Before something is changed back, what it is now is recorded for redo.
-    #[allow(clippy::too_many_arguments)]
-    fn capture_current(
-        &self,
-        recorder: &Recorder,
-        at: At<'_>,
-        entry: &Entry<'_>,
-        id: FileId,
-        stamp: &Stamp,
-        content: Option<&Content>,
-        meta: Option<&Meta>,
-    ) -> Result<()> {
-        let state = recorder.inodes.state(id);
-        if meta.is_some_and(|meta| meta.scope == crate::host::MetaScope::Times) {
-            if let (false, At::Path(path)) = (state.has_times(), at) {
-                let dir = entry.open_dir().map_err(UndoError::host)?;
-                recorder.touch_dir(self.workspace, &dir, path)?;
-            }
-            return Ok(());
+/// Before something is changed back, what it is now is recorded.
+pub(super) fn capture_current(
+    workspace: &Workspace,
+    recorder: &Recorder,
+    at: At<'_>,
+    found: &Found<'_>,
+    content: Option<&Content>,
+    meta: Option<&Meta>,
+) -> Result<()> {
+    let Found { entry, id, stamp } = found;
+    let state = recorder.inodes.state(*id);
+    if meta.is_some_and(|meta| meta.scope == crate::host::MetaScope::Times) {
+        if let (false, At::Path(path)) = (state.has_times(), at) {
+            let dir = entry.open_dir().map_err(UndoError::host)?;
+            recorder.touch_dir(workspace, &dir, path)?;
         }
-        let mut wanted = vec![Wanted::Attributes];
-        match content {
-            Some(Content::Ranges { length, regions }) => {
-                let spans =
-                    regions.iter().map(|region| Span { start: region.start, end: region.end });
-                wanted.extend(spans.map(Wanted::Content));
-                // What is behind the former end goes away; and the present length must be known.
-                wanted.push(Wanted::Content(Span::from(*length)));
-            }
-            Some(Content::Clone { .. }) => wanted.push(Wanted::Content(Span::ALL)),
-            None => {}
-        }
-        for wanted in wanted {
-            let attributes_only = !stamp.is_file() && wanted != Wanted::Attributes;
-            if attributes_only {
-                continue;
-            }
-            recorder.capture(self.workspace, at, entry, id, wanted)?;
-        }
-        Ok(())
+        return Ok(());
     }
+    let mut wanted = vec![Wanted::Attributes];
+    match content {
+        Some(Content::Ranges { length, regions }) => {
+            let spans = regions.iter().map(|region| Span { start: region.start, end: region.end });
+            wanted.extend(spans.map(Wanted::Content));
+            // What is behind the former end goes away; and the present length must be known.
+            wanted.push(Wanted::Content(Span::from(*length)));
+        }
+        Some(Content::Clone { .. }) => wanted.push(Wanted::Content(Span::ALL)),
+        None => {}
+    }
+    for wanted in wanted {
+        let attributes_only = !stamp.is_file() && wanted != Wanted::Attributes;
+        if attributes_only {
+            continue;
+        }
+        recorder.capture(workspace, at, entry, *id, wanted)?;
+    }
+    Ok(())
 }
 
 /// Writes former content back. Bytes that fail their check are never written.
@@ -852,7 +850,7 @@ pub(super) fn remove_dir_recorded(
 }
 
 /// Removes an entry with everything below it.
-fn remove_all(entry: &Entry<'_>) -> io::Result<()> {
+pub(super) fn remove_all(entry: &Entry<'_>) -> io::Result<()> {
     if !entry.stat()?.is_some_and(|stamp| stamp.is_dir()) {
         return entry.unlink();
     }

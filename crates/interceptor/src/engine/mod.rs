@@ -9,7 +9,7 @@
 //! | `recovery` | what happens at the start after a crash |
 //! | `external`, `continuity`, `refresh` | telling other people's edits from our own |
 //! | `adopt` | committing a staged tree |
-//! | `restore` | bringing single paths back |
+//! | `restore`, `past`, `rebuild`, `placing` | bringing single paths back |
 //! | `history` | what can be asked without changing anything |
 //! | `limits` | eviction and pinning |
 
@@ -21,8 +21,11 @@ mod history;
 mod hooks;
 mod invert;
 mod limits;
+mod past;
 mod permit;
+mod placing;
 mod provenance;
+mod rebuild;
 mod recovery;
 mod refresh;
 mod restore;

@@ -1,22 +1,27 @@
-//! Bringing single paths back from a step, as a step of its own.
+//! Bringing paths back from before a step, as a step of its own.
+//!
+//! Names change hands, so a restore works on what had them (`lineage.rs`). What has left the
+//! restored paths for another place, or for the store, is built beside the working directory
+//! while everything is still in its place. Only then do entries change places: parents before what
+//! is in them, what is in the way stepping aside. What did not belong there goes, and what stayed
+//! is changed back in place.
 
-use std::fs::File;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 
 use codeagent_common::{RelPath, RelPathBuf, StepId, StepInfo, StepKind};
-use rustix::fs::FileType;
+use rustix::io::Errno;
 
-use super::history::find;
-use super::invert::{put_content, put_region};
-use super::state::{ClosedEntry, OpenStep, State};
+use super::invert::remove_all;
+use super::past::Past;
+use super::placing::{Placing, is_within_any};
+use super::rebuild::Rebuild;
+use super::state::{OpenStep, State};
 use super::{ClosedStep, UndoEngine};
-use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
-use crate::fold::{Lineage, RecordAt, lineages};
-use crate::host::{Dir, Entry, Meta, MetaScope, Tree, copy_entry};
-use crate::probe::Point;
-use crate::store::{Body, JournalReader, Record};
+use crate::fold::{NodeId, RecordAt};
+use crate::host::{Dir, FileId, Meta, Tree};
+use crate::lineage::Former;
 
 /// What a restore did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +30,28 @@ pub struct RestoreReport {
     pub step: Option<StepInfo>,
     pub restored: Vec<RelPathBuf>,
     pub removed: Vec<RelPathBuf>,
+}
+
+/// What a restore has to do.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// What was there, parents before what was in them.
+    pub(super) former: Vec<(NodeId, RelPathBuf)>,
+    /// Those of them that are still somewhere below the restored paths.
+    pub(super) movers: HashSet<NodeId>,
+    pub(super) restored: Vec<RelPathBuf>,
+    /// Names that nothing had.
+    pub(super) removed: Vec<RelPathBuf>,
+}
+
+/// How an entry comes to its former place.
+pub(super) enum Way {
+    /// It is in the working directory; these records are taken back, newest first.
+    Move(Vec<RecordAt>),
+    /// It has been built.
+    Place(RelPathBuf),
+    /// As a further name of another one that moves.
+    Link(NodeId),
 }
 
 impl UndoEngine {
@@ -37,11 +64,8 @@ impl UndoEngine {
         if let Some(open) = &state.open {
             return Err(UndoError::StepOpen(open.id));
         }
-        let past = Past::since(state, step)?;
-        let mut plans = Vec::new();
-        for path in paths {
-            plans.push(past.plan(step, path.as_path())?);
-        }
+        let mut past = Past::since(state, step)?;
+        let plan = self.plan(&mut past, paths)?;
         let id = {
             let mut counters = state.counters.lock();
             let id = StepId(counters.next_step);
@@ -53,16 +77,18 @@ impl UndoEngine {
         let command = format!("restore {} from before step {step}", names.join(" "));
         state.open = Some(OpenStep::new(id, StepKind::Restore, command, self.now()));
         let staging = self.workspace.store.root().join(format!("trash/restore-{id}"));
-        let outcome = self.restore_planned(state, &past, &plans, &staging);
+        let outcome = self
+            .restore_planned(state, past, &plan, paths, &staging)
+            .and_then(|()| self.finish(state));
         // Emptied like everything in the trash; a crash leaves it to the next start.
         let _ = std::fs::remove_dir_all(&staging);
         match outcome {
-            Ok((restored, removed)) => {
-                let step = match self.finish(state)? {
+            Ok(closed) => {
+                let step = match closed {
                     ClosedStep::Recorded { step, .. } => Some(step),
                     _ => None,
                 };
-                Ok(RestoreReport { step, restored, removed })
+                Ok(RestoreReport { step, restored: plan.restored, removed: plan.removed })
             }
             Err(error) => {
                 self.take_back_open(state)?;
@@ -76,257 +102,174 @@ impl UndoEngine {
     /// `false`: there was nothing.
     pub fn extract(&self, step: StepId, path: RelPath<'_>, target: &Path) -> Result<bool> {
         let state = self.state.read();
-        let past = Past::since(&state, step)?;
-        let plan = past.plan(step, path)?;
-        let Some(lineage) = plan.kept.iter().find(|lineage| lineage.path.as_path() == path) else {
+        self.workspace.tree.forget_dirs();
+        let mut past = Past::since(&state, step)?;
+        self.plan(&mut past, &[path.to_buf()])?;
+        let Former::Known(node) = past.lineages.find_then(path) else {
             return Ok(false);
         };
-        if !lineage.existed {
-            return Ok(false);
-        }
         let failed = || UndoError::io("opening the place to extract to");
         let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
         let dir = Dir::open(parent.unwrap_or(Path::new("."))).map_err(failed())?;
         let name = target.file_name().unwrap_or_default();
         let entry = dir.entry(std::os::unix::ffi::OsStrExt::as_bytes(name).to_vec());
-        self.rebuild(&past, lineage, &entry)?;
-        Ok(true)
+        if entry.stat().map_err(failed())?.is_some() {
+            return Err(failed()(Errno::EXIST.into()));
+        }
+        let mut rebuild = Rebuild::new(self, &state, &past);
+        let built = rebuild.build(node, &entry).and_then(|()| rebuild.finish());
+        if built.is_err()
+            && let Ok(Some(stamp)) = entry.stat()
+        {
+            // Half of it is worse than nothing.
+            let _ = if stamp.is_dir() { remove_all(&entry) } else { entry.unlink() };
+        }
+        built.map(|_| true)
+    }
+
+    fn plan(&self, past: &mut Past, paths: &[RelPathBuf]) -> Result<Plan> {
+        let mut plan = Plan::default();
+        for path in paths {
+            let former = past.former(self, path.as_path())?;
+            let found = match (&past.gap, former) {
+                (None, _) => plan.survey(past, path),
+                (Some(_), Former::Known(node)) => plan.add_former(node, path.clone(), true),
+                (Some(_), Former::Nothing) => plan.add_stranger(path.clone()),
+                (Some(_), Former::Untouched(_)) => false,
+            };
+            if !found {
+                return Err(UndoError::PathNotInStep { step: past.step, path: path.clone() });
+            }
+        }
+        plan.sort();
+        for (node, _) in plan.former.iter().filter(|_| past.gap.is_none()) {
+            let now = past.lineages.path_now(*node).filter(|now| is_within_any(now, paths));
+            if let Some(now) = now
+                && self.workspace.tree.stat(now.as_path()).map_err(UndoError::host)?.is_some()
+            {
+                plan.movers.insert(*node);
+            }
+        }
+        Ok(plan)
     }
 
     fn restore_planned(
         &self,
         state: &State,
-        past: &Past,
-        plans: &[Plan],
+        past: Past,
+        plan: &Plan,
+        paths: &[RelPathBuf],
         staging: &Path,
-    ) -> Result<(Vec<RelPathBuf>, Vec<RelPathBuf>)> {
+    ) -> Result<()> {
         std::fs::create_dir(staging).map_err(UndoError::io("making room for the restore"))?;
         let staging = Tree::open(staging).map_err(UndoError::io("making room for the restore"))?;
-        let (mut restored, mut removed) = (Vec::new(), Vec::new());
-        for plan in plans {
-            let gone = plan.kept.iter().filter(|lineage| !lineage.existed);
-            let made = plan.made.iter().cloned().chain(gone.map(|lineage| lineage.path.clone()));
-            for path in made {
-                if self.find_entry(path.as_path())?.is_some() {
-                    self.adopt_removal(self.recorder(state)?, path.as_path())?;
-                    removed.push(path);
-                }
-            }
-            let mut directories: Vec<(&Lineage, Meta)> = Vec::new();
-            for lineage in plan.kept.iter().filter(|lineage| lineage.existed) {
-                let recorder = self.recorder(state)?;
-                match past.directory_meta(lineage)? {
-                    Some(meta) => directories.push((lineage, meta)),
-                    None => self.restore_entry(recorder, past, lineage, &staging)?,
-                }
-                if let Some((lineage, _)) = directories.last() {
-                    self.remake_directory(recorder, lineage.path.as_path())?;
-                }
-                restored.push(lineage.path.clone());
-            }
-            // Deepest first, when their contents are complete.
-            for (lineage, meta) in directories.iter().rev() {
-                self.restore_attributes(self.recorder(state)?, lineage.path.as_path(), meta)?;
-            }
-        }
-        Ok((restored, removed))
-    }
-
-    fn restore_entry(
-        &self,
-        recorder: &Recorder,
-        past: &Past,
-        lineage: &Lineage,
-        staging: &Tree,
-    ) -> Result<()> {
-        let name = recorder.next_object().to_string().into_bytes();
-        let staged = RelPathBuf::new(name)?;
-        self.rebuild(past, lineage, &staging.entry(staged.as_path()).map_err(UndoError::host)?)?;
-        self.make_missing_parents(recorder, lineage.path.as_path())?;
-        self.adopt_entry(recorder, lineage.path.as_path(), staging, staged.as_path())
-    }
-
-    fn make_missing_parents(&self, recorder: &Recorder, path: RelPath<'_>) -> Result<()> {
-        match path.parent() {
-            Some(parent) if self.workspace.tree.dir(parent).is_err() => {
-                self.make_missing_parents(recorder, parent)?;
-                self.remake_directory(recorder, parent)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn remake_directory(&self, recorder: &Recorder, path: RelPath<'_>) -> Result<()> {
-        match self.find_entry(path)? {
-            Some(found) if found.stamp.is_dir() => return Ok(()),
-            Some(_) => self.adopt_removal(recorder, path)?,
-            None => self.make_missing_parents(recorder, path)?,
-        }
-        let entry = self.workspace.tree.entry(path).map_err(UndoError::host)?;
-        let parent = path.parent().unwrap_or(RelPath::ROOT);
-        let dirs = [(entry.dir_handle(), parent)];
-        recorder.append_touching(&self.workspace, &dirs, Record::Mkdir { path })?;
-        self.workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
-        entry.mkdir().map_err(UndoError::host)?;
-        if let Some((id, _)) = entry.stat_id().map_err(UndoError::host)? {
-            recorder.inodes.mark_created(id);
-        }
-        Ok(())
-    }
-
-    /// Builds what the lineage began with at `target`: from what it has become, backwards.
-    fn rebuild(&self, past: &Past, lineage: &Lineage, target: &Entry<'_>) -> Result<()> {
-        let mut records = lineage.records.iter().rev().peekable();
-        let mut base = None;
-        if let (None, Some(at)) = (&lineage.now, records.peek()) {
-            base = Some(**at);
-            records.next();
-        }
-        match (&lineage.now, base) {
-            (Some(now), _) => {
-                let source = self.workspace.tree.entry(now.as_path()).map_err(UndoError::host)?;
-                copy_entry(&source, target).map_err(UndoError::host)?;
-            }
-            (None, Some(at)) => past.rebuild_removed(at, target)?,
-            (None, None) => return Ok(()),
-        }
-        for at in records {
-            past.change_back(*at, target)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn restore_attributes(
-        &self,
-        recorder: &Recorder,
-        path: RelPath<'_>,
-        meta: &Meta,
-    ) -> Result<()> {
-        let Some(found) = self.find_entry(path)? else {
-            return Ok(());
+        let (ways, directories) = self.build_planned(state, &past, plan, &staging)?;
+        let recorder = self.recorder(state)?;
+        let mut placing = Placing::new(self, recorder, past, plan, staging, directories);
+        let ways = || {
+            let planned = plan.former.iter();
+            planned.filter_map(|(node, home)| Some((*node, home.as_path(), ways.get(node)?)))
         };
-        self.capture_attributes(recorder, path, &found)?;
-        self.workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
-        meta.apply(&found.entry).map_err(UndoError::host)
-    }
-}
-
-/// What a restore of one path has to do.
-struct Plan {
-    kept: Vec<Lineage>,
-    /// Put there since; to be removed.
-    made: Vec<RelPathBuf>,
-}
-
-/// The journals from a step to the newest.
-struct Past {
-    steps: Vec<ClosedEntry>,
-    journals: Vec<JournalReader>,
-}
-
-impl Past {
-    fn since(state: &State, id: StepId) -> Result<Self> {
-        let first = find(&state.history, id)?.sequence;
-        let steps: Vec<ClosedEntry> =
-            state.history.iter().filter(|step| step.sequence >= first).cloned().collect();
-        let mut journals = Vec::new();
-        let evicted_up_to = state.counters.lock().evicted_up_to;
-        for step in &steps {
-            let unusable = match &step.info.protection {
-                codeagent_common::Protection::Unprotected(reason) => Some(reason.clone()),
-                _ if step.sequence < evicted_up_to => Some("a newer step has been dropped".into()),
-                codeagent_common::Protection::Protected => None,
-            };
-            if let Some(reason) = unusable {
-                return Err(UndoError::StepUnprotected { step: step.info.id, reason });
+        for (node, home, way) in ways() {
+            placing.bring_home(node, home, way)?;
+        }
+        placing.remove_strangers(paths)?;
+        for (_, home, way) in ways() {
+            if let Way::Move(back) = way {
+                placing.change_back(home, back)?;
             }
-            journals.push(step.dir.journal().map_err(damaged)?);
         }
-        Ok(Self { steps, journals })
+        placing.finish_directories()
     }
 
-    fn plan(&self, step: StepId, path: RelPath<'_>) -> Result<Plan> {
-        let (kept, made) = lineages(&self.journals, path).map_err(damaged)?;
-        if kept.is_empty() && made.is_empty() {
-            return Err(UndoError::PathNotInStep { step, path: path.to_buf() });
+    /// Builds what cannot be moved, and tells how everything comes to its place and what
+    /// directories have to be in the end. Changes nothing.
+    fn build_planned(
+        &self,
+        state: &State,
+        past: &Past,
+        plan: &Plan,
+        staging: &Tree,
+    ) -> Result<(HashMap<NodeId, Way>, Vec<(RelPathBuf, Meta)>)> {
+        let mut ways = HashMap::new();
+        let mut directories = Vec::new();
+        let mut rebuild = Rebuild::new(self, state, past).beside_movers(&plan.movers);
+        let mut in_place: HashMap<FileId, NodeId> = HashMap::new();
+        for (node, home) in plan.former.iter().filter(|(node, _)| plan.movers.contains(node)) {
+            let now = past.lineages.path_now(*node).unwrap_or_default();
+            let Some(found) = self.find_entry(now.as_path())? else { continue };
+            let mut back = Vec::new();
+            if found.stamp.is_dir() {
+                directories.extend(past.directory_meta(*node)?.map(|meta| (home.clone(), meta)));
+            } else if now != *home || !past.lineages.preimages(*node).is_empty() {
+                back = past.recipe(self, state, *node)?.back;
+            }
+            ways.insert(*node, Way::Move(back));
+            if !found.stamp.is_dir() && found.stamp.links > 1 {
+                in_place.insert(found.id, *node);
+                rebuild.link_to(&found, staging.root().id.device);
+            }
         }
-        Ok(Plan { kept, made })
-    }
-
-    fn record(&self, at: RecordAt) -> Result<Record<'_>> {
-        self.journals[at.journal].record(at.index).map_err(damaged)
-    }
-
-    fn objects(&self, at: RecordAt) -> Result<Arc<Dir>> {
-        self.steps[at.journal].dir.objects().map_err(damaged)
-    }
-
-    /// The first known metadata, if the lineage is a directory that did not move as a whole.
-    fn directory_meta(&self, lineage: &Lineage) -> Result<Option<Meta>> {
-        // The first record has the time; the first full one has the rest.
-        let mut mtime = None;
-        for at in &lineage.records {
-            let mut meta = match self.record(*at)? {
-                Record::Rmdir { meta, .. } | Record::Preimage { meta: Some(meta), .. } => meta,
-                _ => continue,
-            };
-            if !meta.stamp.is_dir() {
+        for (nth, (node, _)) in plan.former.iter().enumerate() {
+            if plan.movers.contains(node) || rebuild.has_built(*node) {
                 continue;
             }
-            let first = *mtime.get_or_insert(meta.stamp.mtime);
-            if meta.scope == MetaScope::Full {
-                meta.stamp.mtime = first;
-                return Ok(Some(meta));
+            if let Some(other) = past.file_id(self, *node)?.and_then(|id| in_place.get(&id)) {
+                ways.insert(*node, Way::Link(*other));
+                continue;
             }
+            let staged = RelPathBuf::new(nth.to_string().into_bytes())?;
+            let entry = staging.entry(staged.as_path()).map_err(UndoError::host)?;
+            rebuild.build(*node, &entry)?;
+            ways.insert(*node, Way::Place(staged));
         }
-        Ok(None)
-    }
-
-    fn rebuild_removed(&self, at: RecordAt, target: &Entry<'_>) -> Result<()> {
-        match self.record(at)? {
-            Record::Take { object, stamp, path, .. } => {
-                let source = self.objects(at)?.entry(object.to_string().into_bytes());
-                let found = source.stat().map_err(UndoError::host)?;
-                if found.is_none_or(|found| found.inode != stamp.inode) {
-                    return Err(UndoError::Corrupt(format!("what was kept of {path} is missing")));
-                }
-                copy_entry(&source, target).map_err(UndoError::host)
-            }
-            Record::Removed { meta, body, .. } => {
-                match &body {
-                    Body::File(region) => {
-                        let file: File = target.create_file().map_err(UndoError::host)?;
-                        file.set_len(meta.stamp.size).map_err(UndoError::host)?;
-                        let pack = self.steps[at.journal].dir.pack().map_err(damaged)?;
-                        put_region(&pack, &file, region)?;
-                    }
-                    Body::Symlink(link) => target.symlink(link).map_err(UndoError::host)?,
-                    Body::Special => target
-                        .mknod(FileType::from_raw_mode(meta.stamp.mode), meta.stamp.rdev)
-                        .map_err(UndoError::host)?,
-                }
-                meta.apply(target).map_err(UndoError::host)
-            }
-            _ => Err(UndoError::Corrupt("a removal is missing".into())),
-        }
-    }
-
-    fn change_back(&self, at: RecordAt, target: &Entry<'_>) -> Result<()> {
-        let Record::Preimage { meta, content, .. } = self.record(at)? else {
-            return Ok(());
-        };
-        if let Some(content) = &content {
-            let file = target.open_write().map_err(UndoError::host)?;
-            let pack = self.steps[at.journal].dir.pack().map_err(damaged)?;
-            put_content(&pack, &self.objects(at)?, &file, content)?;
-        }
-        match meta {
-            Some(meta) => meta.apply(target).map_err(UndoError::host),
-            None => Ok(()),
-        }
+        directories.extend(rebuild.finish()?);
+        Ok((ways, directories))
     }
 }
 
-fn damaged(error: std::io::Error) -> UndoError {
-    UndoError::Corrupt(error.to_string())
+impl Plan {
+    /// Notes what was at `path` and below it, and what is there and was not.
+    /// `false`: no step had anything to do with it.
+    fn survey(&mut self, past: &Past, path: &RelPathBuf) -> bool {
+        let mut found = false;
+        let is_below = |other: &RelPathBuf| other.as_path().is_within(path.as_path());
+        for node in past.lineages.nodes() {
+            let (then, now) = (past.lineages.path_then(node), past.lineages.path_now(node));
+            if let Some(then) = then.filter(|then| past.lineages.existed(node) && is_below(then)) {
+                let lineage = past.lineages.get(node);
+                let moved = now.as_ref() != Some(&then) || lineage.removal.is_some();
+                let changed = moved || !lineage.preimages.is_empty();
+                found |= self.add_former(node, then, changed);
+            } else if let Some(now) = now.filter(is_below) {
+                found |= self.add_stranger(now);
+            }
+        }
+        found
+    }
+
+    fn add_former(&mut self, node: NodeId, path: RelPathBuf, changed: bool) -> bool {
+        if changed {
+            self.restored.push(path.clone());
+        }
+        self.former.push((node, path));
+        changed
+    }
+
+    fn add_stranger(&mut self, path: RelPathBuf) -> bool {
+        self.removed.push(path);
+        true
+    }
+
+    fn sort(&mut self) {
+        self.former.sort_by(|a, b| a.1.cmp(&b.1));
+        self.former.dedup();
+        self.restored.sort();
+        self.restored.dedup();
+        let names: HashSet<&RelPathBuf> = self.former.iter().map(|(_, path)| path).collect();
+        self.removed.retain(|path| !names.contains(path));
+        self.removed.sort();
+        // What goes with a directory goes without saying.
+        self.removed.dedup_by(|below, above| below.as_path().is_within(above.as_path()));
+    }
 }

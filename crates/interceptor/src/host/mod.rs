@@ -14,4 +14,6 @@ pub(crate) use content::{
 pub(crate) use metadata::{Meta, MetaScope};
 pub use stamp::FileId;
 pub(crate) use stamp::Stamp;
-pub(crate) use tree::{Dir, Entry, Tree, copy_entry, is_absent, walk, walk_some};
+pub(crate) use tree::{
+    CopiedLinks, Dir, Entry, Tree, copy_entry, copy_linked, is_absent, walk, walk_some,
+};

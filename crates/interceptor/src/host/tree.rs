@@ -437,14 +437,19 @@ pub(crate) fn walk_some(
 }
 
 /// Where the first copy of a hard-linked file went, by the inode of its source.
-type CopiedLinks = HashMap<FileId, (Arc<Dir>, Vec<u8>)>;
+pub(crate) type CopiedLinks = HashMap<FileId, (Arc<Dir>, Vec<u8>)>;
 
 /// Copies an entry, recursively, with all its metadata; hard links below it stay hard links.
 pub(crate) fn copy_entry(source: &Entry<'_>, target: &Entry<'_>) -> io::Result<()> {
     copy_linked(source, target, &mut CopiedLinks::new())
 }
 
-fn copy_linked(source: &Entry<'_>, target: &Entry<'_>, links: &mut CopiedLinks) -> io::Result<()> {
+/// As [`copy_entry`]; files that were copied before under another name are linked.
+pub(crate) fn copy_linked(
+    source: &Entry<'_>,
+    target: &Entry<'_>,
+    links: &mut CopiedLinks,
+) -> io::Result<()> {
     let (id, stamp) = source.stat_id()?.ok_or(Errno::NOENT)?;
     if !stamp.is_dir() && stamp.links > 1 {
         if let Some((dir, name)) = links.get(&id) {
