@@ -7,14 +7,21 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use codeagent_common::{RelPath, StepId};
 use codeagent_interceptor::{EngineConfig, RollbackOptions, StepRequest, UndoEngine, dump, verify};
 use codeagent_test_support::{Applier, TempWorkspace, TreeSnapshot, fixtures};
 
+const CONTENTS: [(&str, &str); 3] = [
+    ("d/moved", "moved into the store"),
+    ("packed", "packed, packed, packed and packed again"),
+    ("renamed", "renamed"),
+];
+
 fn fixture(root: &Path) {
     fs::create_dir(root.join("d")).unwrap();
-    fs::write(root.join("d/moved"), b"moved into the store").unwrap();
-    fs::write(root.join("packed"), b"packed, packed, packed and packed again").unwrap();
-    fs::write(root.join("renamed"), b"renamed").unwrap();
+    for (path, content) in CONTENTS {
+        fs::write(root.join(path), content).unwrap();
+    }
     fixtures::set_distinct_mtimes(root);
 }
 
@@ -84,6 +91,34 @@ impl Sample {
         assert!(noticed, "verify does not notice: {what}");
     }
 
+    /// Whatever restore and extract say, what they give is what was there, or nothing.
+    fn assert_no_wrong_paths(&self, what: &str) {
+        let workspace = &self.workspace;
+        let before = workspace.snapshot();
+        let Ok(engine) = UndoEngine::open(Self::config(workspace)) else { return };
+        let target = workspace.undo().with_file_name("extracted");
+        for (path, content) in CONTENTS {
+            let path = RelPath::new(path.as_bytes()).unwrap();
+            match engine.extract(StepId(1), path, &target) {
+                Ok(existed) => {
+                    assert!(existed, "{what}: {path} is said not to have been there");
+                    assert_eq!(fs::read(&target).unwrap(), content.as_bytes(), "{what}: {path}");
+                    fs::remove_file(&target).unwrap();
+                }
+                Err(_) => assert!(!target.exists(), "{what}: half of {path} was extracted"),
+            }
+        }
+        for (step, wanted) in [(2, &self.boundaries[1]), (1, &self.boundaries[0])] {
+            let restored = engine.restore(StepId(step), &[RelPath::ROOT.to_buf()]);
+            let wanted = if restored.is_ok() { wanted } else { &before };
+            let difference = wanted.diff(&workspace.snapshot());
+            assert!(difference.is_empty(), "{what}: {restored:?}: {difference:?}");
+            if restored.is_ok_and(|report| report.step.is_some()) {
+                engine.rollback(1, RollbackOptions::default()).unwrap();
+            }
+        }
+    }
+
     /// Whatever undo says, the tree is at a boundary: the right one, or the one it was at.
     fn assert_no_wrong_bytes(&self, what: &str) {
         let workspace = &self.workspace;
@@ -109,6 +144,10 @@ impl Sample {
     }
 }
 
+fn file_size(file: &Path) -> u64 {
+    file.metadata().map_or(0, |metadata| metadata.len())
+}
+
 fn flip(file: &Path, at: u64) {
     let open = fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
     let mut byte = [0];
@@ -123,6 +162,36 @@ fn an_undamaged_sample_is_sound_and_can_be_undone() {
     let engine = UndoEngine::open(Sample::config(&sample.workspace)).unwrap();
     engine.rollback(2, RollbackOptions::default()).unwrap();
     assert!(sample.boundaries[0].diff(&sample.workspace.snapshot()).is_empty());
+}
+
+/// The two steps' own files, byte by byte; what else is damaged does not concern single paths.
+#[test]
+fn no_damaged_path_is_restored_or_extracted() {
+    let first = Sample::new();
+    let files = first.files();
+    let of_steps = files
+        .iter()
+        .enumerate()
+        .filter(|(_, file)| file.components().any(|part| part.as_os_str() == "steps"));
+    for (nth, file) in of_steps {
+        // Every third byte, to end before the reader's patience does.
+        for at in (0..file_size(file)).step_by(3) {
+            for cut in [false, true] {
+                let sample = Sample::new();
+                let file = &sample.files()[nth];
+                let what = format!("byte {at} of {} (cut: {cut})", sample.relative(file).display());
+                if at >= file_size(file) {
+                    continue; // numbers of another length, in another run
+                }
+                if cut {
+                    fs::OpenOptions::new().write(true).open(file).unwrap().set_len(at).unwrap();
+                } else {
+                    flip(file, at);
+                }
+                sample.assert_no_wrong_paths(&what);
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Giving entries their former places, recorded as the mutations of a step.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use codeagent_common::{RelPath, RelPathBuf};
 use rustix::io::Errno;
@@ -180,12 +180,9 @@ impl<'a> Placing<'a> {
         if self.past.gap.is_some() {
             return self.plan.removed.iter().try_for_each(|path| self.make_way(path.as_path()));
         }
-        let belong: HashSet<NodeId> = self.plan.former.iter().map(|(node, _)| *node).collect();
         let lineages = &self.past.lineages;
-        let mut strangers: Vec<RelPathBuf> = lineages
-            .nodes()
-            .filter(|node| !belong.contains(node))
-            .filter_map(|node| lineages.path_now(node))
+        let strangers = self.plan.strangers.iter().filter_map(|node| lineages.path_now(*node));
+        let mut strangers: Vec<RelPathBuf> = strangers
             .filter(|now| is_within_any(now, paths) || is_within_any(now, &self.asides))
             .collect();
         // Directories first: they take along what is in them.

@@ -39,7 +39,9 @@ pub(super) struct Plan {
     pub(super) former: Vec<(NodeId, RelPathBuf)>,
     /// Those of them that are still somewhere below the restored paths.
     pub(super) movers: HashSet<NodeId>,
-    pub(super) restored: Vec<RelPathBuf>,
+    /// What is there and was not.
+    pub(super) strangers: HashSet<NodeId>,
+    restored: Vec<RelPathBuf>,
     /// Names that nothing had.
     pub(super) removed: Vec<RelPathBuf>,
 }
@@ -132,9 +134,9 @@ impl UndoEngine {
         for path in paths {
             let former = past.former(self, path.as_path())?;
             let found = match (&past.gap, former) {
-                (None, _) => plan.survey(past, path),
+                (None, former) => plan.survey(past, path) || former == Former::Nothing,
                 (Some(_), Former::Known(node)) => plan.add_former(node, path.clone(), true),
-                (Some(_), Former::Nothing) => plan.add_stranger(path.clone()),
+                (Some(_), Former::Nothing) => plan.add_removed(path.clone()),
                 (Some(_), Former::Untouched(_)) => false,
             };
             if !found {
@@ -242,7 +244,8 @@ impl Plan {
                 let changed = moved || !lineage.preimages.is_empty();
                 found |= self.add_former(node, then, changed);
             } else if let Some(now) = now.filter(is_below) {
-                found |= self.add_stranger(now);
+                self.strangers.insert(node);
+                found |= self.add_removed(now);
             }
         }
         found
@@ -256,7 +259,8 @@ impl Plan {
         changed
     }
 
-    fn add_stranger(&mut self, path: RelPathBuf) -> bool {
+    /// Nothing had this name.
+    fn add_removed(&mut self, path: RelPathBuf) -> bool {
         self.removed.push(path);
         true
     }
@@ -264,6 +268,10 @@ impl Plan {
     fn sort(&mut self) {
         self.former.sort_by(|a, b| a.1.cmp(&b.1));
         self.former.dedup();
+        // What one path lost, another may have got.
+        for (node, _) in &self.former {
+            self.strangers.remove(node);
+        }
         self.restored.sort();
         self.restored.dedup();
         let names: HashSet<&RelPathBuf> = self.former.iter().map(|(_, path)| path).collect();

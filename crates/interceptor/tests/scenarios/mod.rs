@@ -70,6 +70,16 @@ pub(crate) const MIXED: &[Op] = &[
     |fs| fs.unlink("d/link").and_then(|()| fs.mkdir("d/link")),
 ];
 
+/// Directories and files change places and contents, one with another inside it.
+const SHUFFLE: &[Op] = &[
+    |fs| fs.exchange("d", "src"),
+    |fs| fs.exchange("src/link", "run.sh"),
+    |fs| fs.write("large.bin", 100_000, b"changed"),
+    |fs| fs.rename("src", "d/inner"),
+    |fs| fs.exchange("empty", "d"),
+];
+const REMOVE_SHUFFLED: &[Op] = &[|fs| fs.unlink("large.bin"), |fs| fs.chmod("empty", 0o700)];
+
 pub(crate) fn all() -> Vec<Scenario> {
     let mut scenarios = vec![
         step("create", &[|fs| fs.create("new", b"content")]),
@@ -168,6 +178,21 @@ pub(crate) fn all() -> Vec<Scenario> {
                 engine.restore(StepId(2), &[path("earlier")?, path("d/one")?]).map(drop)
             }),
             ..step("restore", &[])
+        },
+        Scenario {
+            history: &[BEFORE, MIXED, SHUFFLE],
+            act: Act::Engine(|engine, _| {
+                engine.restore(StepId(2), &[RelPathBuf::default()]).map(drop)
+            }),
+            ..step("restore everything", &[])
+        },
+        Scenario {
+            history: &[BEFORE, SHUFFLE, REMOVE_SHUFFLED],
+            act: Act::Engine(|engine, _| {
+                let path = |bytes: &str| RelPathBuf::new(bytes.as_bytes().to_vec());
+                engine.restore(StepId(2), &[path("d")?, path("large.bin")?]).map(drop)
+            }),
+            ..step("restore what changed places", &[])
         },
         Scenario { act: Act::Engine(adopt), ..step("adopt", &[]) },
         Scenario {
