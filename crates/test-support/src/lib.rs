@@ -8,11 +8,13 @@
 mod applier;
 pub mod filesystems;
 pub mod fixtures;
+mod ordinary;
 mod remove;
 pub mod snapshot;
 mod workspace;
 
 pub use applier::{Applier, HostHook};
+pub use ordinary::as_ordinary_user;
 pub use remove::remove_tree;
 pub use snapshot::{
     CompareOptions, Entry, EntryKind, TreeSnapshot, assert_tree_eq, assert_tree_eq_with,

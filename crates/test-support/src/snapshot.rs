@@ -2,6 +2,7 @@
 
 mod capture;
 mod compare;
+mod unlock;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,12 +68,18 @@ impl EntryKind {
 
 impl TreeSnapshot {
     /// Takes the picture of the directory `root`. Follows no symlink, has no limit on
-    /// the length of paths, and leaves the tree as it is.
+    /// the length of paths, and leaves the tree as it is. What its owner has locked against
+    /// himself is unlocked meanwhile.
     ///
     /// # Panics
     /// When something cannot be read, or changes so much meanwhile that it disappears.
     pub fn capture(root: &Path) -> Self {
-        capture::capture(root)
+        let unlocked = unlock::Unlocked::below(root);
+        let mut snapshot = capture::capture(root);
+        for (path, mode) in &unlocked.modes {
+            snapshot.entries.entry(path.clone()).and_modify(|entry| entry.mode = *mode);
+        }
+        snapshot
     }
 
     /// The entry at `path`, where one is.
