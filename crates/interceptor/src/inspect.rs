@@ -10,8 +10,8 @@ use std::sync::Arc;
 use crate::fold::Marks;
 use crate::host::Dir;
 use crate::store::{
-    At, BarrierLog, Body, ChangeTable, Content, Damage, FORMAT_VERSION, JournalReader, ObjectRef,
-    Owner, PackReader, Purpose, Record, Region, RemadeLog, StepDir, check_counters,
+    At, BarrierLog, Body, ChangeTable, Content, Damage, FORMAT_VERSION, JournalReader, LoanBook,
+    ObjectRef, Owner, PackReader, Purpose, Record, Region, RemadeLog, StepDir, check_counters,
     check_workdir_file,
 };
 
@@ -61,6 +61,9 @@ pub fn verify(undo_dir: &Path) -> io::Result<VerifyReport> {
     }
     if !RemadeLog::is_sound(&undo_dir.join("remade"))? {
         report.find("remade", "damaged");
+    }
+    if !LoanBook::is_sound(undo_dir)? {
+        report.find("loans", "damaged");
     }
     let mut entries = Vec::new();
     for which in ["steps", "redo"] {

@@ -13,7 +13,7 @@ use serde_bytes::ByteBuf;
 use super::content::{Capture, CapturedContent, Span};
 use super::inodes::{InodeState, InodeTable, Wanted};
 use crate::error::{Result, UndoError};
-use crate::host::{Dir, Entry, FileId, Meta, MetaScope, Stamp, Tree};
+use crate::host::{Dir, Entry, FileId, Lender, Meta, MetaScope, Stamp, Tree};
 use crate::probe::Point;
 use crate::store::{
     At, Body, Header, Journal, ObjectRef, Owner, Pack, Record, RemadeLog, StepDir, Store,
@@ -32,6 +32,8 @@ pub(crate) struct Workspace {
     pub(crate) can_clone: AtomicBool,
     pub(crate) durable: bool,
     pub(crate) remade: RemadeLog,
+    /// Notes the permissions lent here, as long as it lives.
+    pub(crate) lender: Arc<Lender>,
 }
 
 /// Whether more may be stored.
@@ -254,22 +256,18 @@ impl Recorder {
         path: RelPath<'_>,
     ) -> Result<()> {
         let state = self.inodes.state(dir.id);
-        if !state.has_times()
-            && let Some(record) = self.touched_dir(dir, path)?
-        {
-            self.append(workspace, &[record])?;
+        if !state.has_times() {
+            self.append(workspace, &[self.touched_dir(dir, path)?])?;
             state.set_times();
         }
         Ok(())
     }
 
     /// The preimage of a directory whose entries are about to change.
-    fn touched_dir<'a>(&self, dir: &Arc<Dir>, path: RelPath<'a>) -> Result<Option<Record<'a>>> {
-        let Some(stamp) = dir.entry(&b"."[..]).stat().map_err(UndoError::host)? else {
-            return Ok(None);
-        };
+    fn touched_dir<'a>(&self, dir: &Arc<Dir>, path: RelPath<'a>) -> Result<Record<'a>> {
+        let (_, stamp) = Stamp::of(dir).map_err(UndoError::host)?;
         let meta = Meta { stamp, scope: MetaScope::Times, xattrs: Vec::new() };
-        Ok(Some(Record::Preimage { at: At::Path(path), meta: Some(meta), content: None }))
+        Ok(Record::Preimage { at: At::Path(path), meta: Some(meta), content: None })
     }
 
     /// Records that entries of `dirs` are about to change, and then `last`; returns its index.
@@ -280,7 +278,7 @@ impl Recorder {
         dirs: &[(&Arc<Dir>, RelPath<'_>)],
         last: Record<'_>,
     ) -> Result<u64> {
-        let mut untouched = Vec::new();
+        let (mut untouched, mut records) = (Vec::new(), Vec::new());
         for (nth, (dir, path)) in dirs.iter().enumerate() {
             let state = self.inodes.state(dir.id);
             if nth + 1 == dirs.len()
@@ -289,17 +287,16 @@ impl Recorder {
                 state.note_name(name);
             }
             if !state.has_times() && dirs[..nth].iter().all(|(earlier, _)| earlier.id != dir.id) {
-                untouched.push((state, self.touched_dir(dir, *path)?));
+                records.push(self.touched_dir(dir, *path)?);
+                untouched.push(state);
             }
         }
         if untouched.is_empty() {
             return self.append(workspace, &[last]);
         }
-        let mut records: Vec<Record<'_>> =
-            untouched.iter_mut().filter_map(|(_, record)| record.take()).collect();
         records.push(last);
         let first = self.append(workspace, &records)?;
-        untouched.iter().for_each(|(state, _)| state.set_times());
+        untouched.iter().for_each(|state| state.set_times());
         Ok(first + records.len() as u64 - 1)
     }
 
@@ -440,6 +437,8 @@ impl Recorder {
         if state.covers(wanted) {
             return Ok(());
         }
+        let gone = || UndoError::host(Errno::NOENT.into());
+        let found = entry.stat().map_err(UndoError::host)?.ok_or_else(gone)?;
         let content = match wanted {
             Wanted::Attributes => None,
             Wanted::Content(span) => {
@@ -449,18 +448,19 @@ impl Recorder {
                 }
             }
         };
-        match self.append_preimage(workspace, at, entry, &state, content)? {
+        match self.append_preimage(workspace, (at, &found), entry, &state, content)? {
             true => Ok(()),
-            false => Err(UndoError::host(Errno::NOENT.into())),
+            false => Err(gone()),
         }
     }
 
     /// Appends the preimage of an entry that holds still: its content, which has been stored, and
-    /// its attributes. `false`: it is gone, whoever took it.
+    /// its attributes. `found` is what it was before its content was looked at. `false`: it is
+    /// gone, whoever took it.
     pub(crate) fn append_preimage(
         &self,
         workspace: &Workspace,
-        at: At<'_>,
+        (at, found): (At<'_>, &Stamp),
         entry: &Entry<'_>,
         state: &InodeState,
         content: Option<CapturedContent>,
@@ -468,9 +468,14 @@ impl Recorder {
         let meta = if state.has_attributes() {
             None
         } else {
-            let Some(stamp) = entry.stat().map_err(UndoError::host)? else {
+            let Some(mut stamp) = entry.stat().map_err(UndoError::host)? else {
                 return Ok(false);
             };
+            if found.describes_but_for_links(&stamp) {
+                // Permission may have been lent to read it. Only the ctime tells, and it must
+                // not: the step before left the file with the one it had.
+                stamp.ctime = found.ctime;
+            }
             Some(Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?)
         };
         let stored = content.as_ref().map(|captured| captured.content.clone());

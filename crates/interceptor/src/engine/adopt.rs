@@ -118,7 +118,7 @@ impl UndoEngine {
                 if !self.config.paths.guards_below(path.as_path()) {
                     return Ok(());
                 }
-                let Ok(dir) = staging.dir(staged.as_path()) else {
+                let Ok(dir) = staging.owned_dir(staged.as_path()) else {
                     return Ok(());
                 };
                 let mut verdict = Ok(());
@@ -139,7 +139,7 @@ impl UndoEngine {
         if !self.config.paths.guards_below(path) {
             return Ok(());
         }
-        let Ok(dir) = self.workspace.tree.dir(path) else { return Ok(()) };
+        let Ok(dir) = self.workspace.tree.owned_dir(path) else { return Ok(()) };
         let mut verdict = Ok(());
         crate::host::walk(&dir, path, &mut |below, _, _, _| {
             if verdict.is_ok() {
@@ -261,7 +261,7 @@ impl UndoEngine {
     }
 
     pub(super) fn find_entry<'p>(&self, path: RelPath<'p>) -> Result<Option<Found<'p>>> {
-        let Some(entry) = self.workspace.tree.find(path).map_err(UndoError::host)? else {
+        let Some(entry) = self.workspace.tree.find_owned(path).map_err(UndoError::host)? else {
             return Ok(None);
         };
         let found = entry.stat_id().map_err(UndoError::host)?;
@@ -277,12 +277,12 @@ impl UndoEngine {
     ) -> Result<()> {
         self.adopt_removal(recorder, path)?;
         let workspace = &self.workspace;
-        let source = staging.entry(staged).map_err(UndoError::host)?;
+        let source = staging.owned_entry(staged).map_err(UndoError::host)?;
         let (id, stamp) = source
             .stat_id()
             .map_err(UndoError::host)?
             .ok_or_else(|| UndoError::host(Errno::NOENT.into()))?;
-        let target = workspace.tree.entry(path).map_err(UndoError::host)?;
+        let target = workspace.tree.owned_entry(path).map_err(UndoError::host)?;
         let parent = path.parent().unwrap_or(RelPath::ROOT);
         let from = ObjectRef { owner: Owner::Staging, number: recorder.next_object() };
         let dirs = [(target.dir_handle(), parent)];
@@ -314,7 +314,7 @@ impl UndoEngine {
         let Some(found) = self.find_entry(path)? else {
             return Err(UndoError::host(Errno::NOENT.into()));
         };
-        let source = staging.entry(staged).map_err(UndoError::host)?;
+        let source = staging.owned_entry(staged).map_err(UndoError::host)?;
         let wanted: Stamp = source
             .stat()
             .map_err(UndoError::host)?

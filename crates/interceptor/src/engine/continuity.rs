@@ -234,7 +234,7 @@ impl<'j> Continuity<'j> {
         let made: Vec<NodeId> = self.sketch.made_dirs().collect();
         for node in made {
             let Some(dir_path) = self.sketch.current_path(node) else { continue };
-            let Ok(dir) = tree.dir(dir_path.as_path()) else { continue };
+            let Ok(dir) = tree.owned_dir(dir_path.as_path()) else { continue };
             for name in dir.names()? {
                 let Ok(path) = dir_path.as_path().join(&name) else { continue };
                 if !self.sketch.has_name(node, &name) && !is_ignored(path.as_path()) {

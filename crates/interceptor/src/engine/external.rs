@@ -169,10 +169,17 @@ fn touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> boo
     };
     let parent_touched = || {
         path.parent()
-            .and_then(|parent| engine.workspace.tree.dir(parent).ok())
+            .and_then(|parent| engine.workspace.tree.owned_dir(parent).ok())
             .is_some_and(|dir| recorder.inodes.check(dir.id, InodeState::has_times))
     };
-    match engine.workspace.tree.find(path).ok().flatten().and_then(|entry| entry.stat_id().ok()?) {
+    match engine
+        .workspace
+        .tree
+        .find_owned(path)
+        .ok()
+        .flatten()
+        .and_then(|entry| entry.stat_id().ok()?)
+    {
         Some((id, stamp)) => {
             recorder.inodes.check(id, InodeState::has_times)
                 // A directory that was renamed is not itself touched; the one it is in is.

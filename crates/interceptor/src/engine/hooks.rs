@@ -16,7 +16,7 @@ use crate::capture::{Capture, InodeState, Recorder, Removal, Span, Wanted};
 use crate::clock::timestamp;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
-use crate::host::{Dir, Entry, FileId, Stamp, is_absent};
+use crate::host::{Dir, Entry, FileId, Stamp, Tree, is_absent};
 use crate::interceptor::{Allocation, FileRef, Mutation, RenameMode, WriteInterceptor};
 use crate::store::{At, ObjectRef, Record};
 
@@ -499,7 +499,13 @@ impl UndoEngine {
             let names = self.share_names();
             let Some((entry, dir)) = self.hold_still(&located)? else { continue };
             let (workspace, at) = (&self.workspace, located.at());
-            let appended = recorder.append_preimage(workspace, at, &entry, &state, content)?;
+            let appended = recorder.append_preimage(
+                workspace,
+                (at, &located.stamp),
+                &entry,
+                &state,
+                content,
+            )?;
             drop((dir, names));
             if appended {
                 return Ok(Permit::gated(gate));
@@ -541,7 +547,8 @@ impl UndoEngine {
         path: RelPath<'a>,
         open: Option<FileId>,
     ) -> Result<Option<Located<'a>>> {
-        let Some(entry) = self.workspace.tree.find(path).map_err(UndoError::host)? else {
+        // Whoever has the file open need not be able to reach it by its name.
+        let Some(entry) = self.workspace.tree.find_owned(path).map_err(UndoError::host)? else {
             return Ok(None);
         };
         let found = entry.stat_id().map_err(UndoError::host)?;
@@ -600,10 +607,10 @@ impl UndoEngine {
         let Some((parent, name)) = path.as_path().split() else {
             return Ok(None);
         };
-        let Ok(dir) = self.workspace.tree.dir(parent) else {
+        let Ok(dir) = self.workspace.tree.owned_dir(parent) else {
             return Ok(None);
         };
-        let entry = dir.entry(name.to_vec());
+        let entry = dir.entry(name.to_vec()).owned();
         match entry.stat_id().map_err(UndoError::host)? {
             Some((found, stamp)) if found == id => {
                 Ok(Some(Located { place: Place::Elsewhere(path), entry, id, stamp }))
@@ -619,9 +626,9 @@ impl UndoEngine {
     ) -> Result<Option<(Entry<'l>, Option<MutexGuard<'_, ()>>)>> {
         let (entry, dir) = match located.at() {
             At::Path(path) if path.is_root() => {
-                (self.workspace.tree.entry(path).map_err(UndoError::host)?, None)
+                (self.workspace.tree.owned_entry(path).map_err(UndoError::host)?, None)
             }
-            At::Path(path) => match self.resolve_current(path) {
+            At::Path(path) => match self.current(path, |tree| tree.owned_entry(path)) {
                 Err(UndoError::Io { source, .. }) if is_absent(&source) => return Ok(None),
                 resolved => resolved.map(|(entry, dir)| (entry, Some(dir)))?,
             },
@@ -759,7 +766,7 @@ impl UndoEngine {
         if !self.config.paths.guards_below(from) && !self.config.paths.guards_below(to) {
             return Ok(());
         }
-        let Ok(dir) = self.workspace.tree.dir(from) else {
+        let Ok(dir) = self.workspace.tree.owned_dir(from) else {
             return Ok(());
         };
         let mut verdict = Ok(());
@@ -840,10 +847,17 @@ impl UndoEngine {
     /// A name, and the lock on its directory. While a rename or rmdir waits for the lock, the
     /// directory may go: then it is looked up again.
     fn resolve_locked<'p>(&self, path: RelPath<'p>) -> Result<(Entry<'p>, MutexGuard<'_, ()>)> {
+        self.locked(|tree| tree.entry(path))
+    }
+
+    fn locked<'p>(
+        &self,
+        resolve: impl Fn(&Tree) -> std::io::Result<Entry<'p>>,
+    ) -> Result<(Entry<'p>, MutexGuard<'_, ()>)> {
         let tree = &self.workspace.tree;
         loop {
             let generation = tree.generation();
-            let entry = tree.entry(path).map_err(UndoError::host)?;
+            let entry = resolve(tree).map_err(UndoError::host)?;
             let guard = self.lock_dir(entry.dir_handle());
             if tree.generation() == generation {
                 return Ok((entry, guard));
@@ -854,8 +868,16 @@ impl UndoEngine {
     /// As [`UndoEngine::resolve_locked`], for what is about to be taken away: the directory must
     /// be the one that has the name now, also if somebody outside has been renaming.
     fn resolve_current<'p>(&self, path: RelPath<'p>) -> Result<(Entry<'p>, MutexGuard<'_, ()>)> {
+        self.current(path, |tree| tree.entry(path))
+    }
+
+    fn current<'p>(
+        &self,
+        path: RelPath<'_>,
+        resolve: impl Fn(&Tree) -> std::io::Result<Entry<'p>>,
+    ) -> Result<(Entry<'p>, MutexGuard<'_, ()>)> {
         loop {
-            let (entry, guard) = self.resolve_locked(path)?;
+            let (entry, guard) = self.locked(&resolve)?;
             if self.is_current(path, &entry) {
                 return Ok((entry, guard));
             }

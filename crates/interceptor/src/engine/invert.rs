@@ -220,7 +220,7 @@ impl<'a> Inversion<'a> {
     }
 
     fn find<'p>(&self, path: RelPath<'p>) -> Result<Option<Found<'p>>> {
-        let Some(entry) = self.workspace.tree.find(path).map_err(UndoError::host)? else {
+        let Some(entry) = self.workspace.tree.find_owned(path).map_err(UndoError::host)? else {
             return Ok(None);
         };
         let found = entry.stat_id().map_err(UndoError::host)?;
@@ -394,7 +394,7 @@ impl<'a> Inversion<'a> {
             self.leave(path);
             return Ok(None);
         }
-        let entry = self.workspace.tree.entry(path).map_err(UndoError::host)?;
+        let entry = self.workspace.tree.owned_entry(path).map_err(UndoError::host)?;
         let Some((id, stamp)) = entry.stat_id().map_err(UndoError::host)? else {
             return Ok(Some(entry));
         };
@@ -409,7 +409,7 @@ impl<'a> Inversion<'a> {
 
     /// Directories that somebody else removed are made again for what belongs into them.
     fn make_parents(&mut self, path: RelPath<'_>) -> Result<bool> {
-        match self.workspace.tree.dir(path) {
+        match self.workspace.tree.owned_dir(path) {
             Ok(_) => return Ok(true),
             Err(error) if !matches!(Errno::from_io_error(&error), Some(Errno::NOENT)) => {
                 return Ok(false);
@@ -422,7 +422,7 @@ impl<'a> Inversion<'a> {
         if !self.make_parents(parent)? {
             return Ok(false);
         }
-        let entry = self.workspace.tree.entry(path).map_err(UndoError::host)?;
+        let entry = self.workspace.tree.owned_entry(path).map_err(UndoError::host)?;
         self.note(&[(entry.dir_handle(), parent)], Record::Mkdir { path })?;
         self.mutation()?;
         entry.mkdir().map_err(UndoError::host)?;
@@ -675,7 +675,7 @@ impl<'a> Inversion<'a> {
                 if !times_only && self.skips(path) {
                     return Ok(());
                 }
-                self.workspace.tree.find(path).map_err(UndoError::host)?
+                self.workspace.tree.find_owned(path).map_err(UndoError::host)?
             }
             At::Object(object) => self.object(object)?,
         };
@@ -826,7 +826,7 @@ pub(super) fn remove_dir_recorded(
     let dir = entry.open_dir().map_err(UndoError::host)?;
     for name in dir.names().map_err(UndoError::host)? {
         let below = path.join(&name)?;
-        let child = dir.entry(name);
+        let child = dir.entry(name).owned();
         let Some((id, stamp)) = child.stat_id().map_err(UndoError::host)? else {
             continue;
         };
@@ -856,7 +856,7 @@ pub(super) fn remove_all(entry: &Entry<'_>) -> io::Result<()> {
     }
     let dir = entry.open_dir()?;
     for name in dir.names()? {
-        remove_all(&dir.entry(name))?;
+        remove_all(&dir.entry(name).owned())?;
     }
     entry.rmdir()
 }

@@ -45,11 +45,11 @@ use crate::clock::timestamp;
 use crate::config::EngineConfig;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
-use crate::host::{Entry, Tree};
+use crate::host::{Entry, Lender, Tree};
 use crate::ignored::Ignored;
 use crate::store::{
-    BarrierLog, Counters, FORMAT_VERSION, Header, ObjectRef, Owner, Purpose, RemadeLog, Store,
-    Versioned,
+    BarrierLog, Counters, FORMAT_VERSION, Header, LoanBook, ObjectRef, Owner, Purpose, RemadeLog,
+    Store, Versioned,
 };
 
 pub use adopt::{AdoptReport, StagedChange};
@@ -110,6 +110,9 @@ impl UndoEngine {
         }
         let remade = RemadeLog::open(&store.remade_path(), store.probe.clone())
             .map_err(UndoError::io("reading the undo directory"))?;
+        let book = LoanBook::new(store.root(), store.probe.clone(), config.durable);
+        let lender = Lender::start(&config.working_dir, store.root(), book)
+            .map_err(UndoError::io("opening the undo directory"))?;
         let workspace = Workspace {
             tree,
             store,
@@ -117,6 +120,7 @@ impl UndoEngine {
             can_clone: AtomicBool::new(true),
             durable: config.durable,
             remade,
+            lender,
         };
         let ignored = if config.gitignore {
             Ignored::from_gitignore(&config.working_dir)
@@ -144,6 +148,8 @@ impl UndoEngine {
             config,
         };
         if engine.state.get_mut().disabled.is_none() {
+            let settled = engine.workspace.lender.settle();
+            settled.map_err(UndoError::io("giving back lent permissions"))?;
             engine.load()?;
             engine.recovery = engine.recover()?;
         }

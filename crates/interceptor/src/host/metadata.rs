@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
+use super::lend::{READ, SEARCH, WRITE, fd_path};
 use super::{Entry, Stamp};
 
 /// More than the kernel allows for a list of names or for a value.
@@ -58,13 +59,12 @@ impl Meta {
 
     fn apply_identity(&self, entry: &Entry<'_>, now: &Stamp) -> io::Result<()> {
         if (now.uid, now.gid) != (self.stamp.uid, self.stamp.gid) {
-            rustix::fs::chownat(
-                entry.dir(),
-                entry.name(),
-                Some(Uid::from_raw(self.stamp.uid)),
-                Some(Gid::from_raw(self.stamp.gid)),
-                AtFlags::SYMLINK_NOFOLLOW,
-            )?;
+            let uid = Some(Uid::from_raw(self.stamp.uid));
+            let gid = Some(Gid::from_raw(self.stamp.gid));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            entry.permitted(SEARCH, || {
+                rustix::fs::chownat(entry.dir(), entry.name(), uid, gid, flags)
+            })?;
         }
         apply_xattrs(entry, &self.xattrs)?;
         if !now.is_symlink() {
@@ -82,8 +82,8 @@ fn set_mtime(entry: &Entry<'_>, mtime: (i64, u32)) -> io::Result<()> {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: mtime.0, tv_nsec: mtime.1.into() },
     };
-    rustix::fs::utimensat(entry.dir(), entry.name(), &times, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(())
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    entry.permitted(SEARCH, || rustix::fs::utimensat(entry.dir(), entry.name(), &times, flags))
 }
 
 /// Changes the permissions of an entry that is not a symlink, without ever following one.
@@ -96,10 +96,6 @@ fn set_mode(entry: &Entry<'_>, permissions: u32) -> io::Result<()> {
     }
     rustix::fs::chmod(fd_path(&handle), Mode::from_raw_mode(permissions))?;
     Ok(())
-}
-
-pub(super) fn fd_path(fd: &impl std::os::fd::AsRawFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 /// The entry's path through its directory's descriptor: only the last component can still be a
@@ -116,11 +112,15 @@ fn unsupported(errno: Errno) -> bool {
 }
 
 /// All attributes the kernel lists for the entry, sorted by name.
-pub(super) fn read_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
+fn read_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
     let path = proc_path(entry);
+    entry.permitted_itself(READ, || list_xattrs(&path))
+}
+
+fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
     let mut names = vec![0_u8; 256];
     let length = loop {
-        match rustix::fs::llistxattr(path.as_slice(), &mut names[..]) {
+        match rustix::fs::llistxattr(path, &mut names[..]) {
             Ok(length) => break length,
             Err(Errno::RANGE) if names.len() < XATTR_LIMIT => {
                 names.resize(names.len() * 4, 0);
@@ -131,7 +131,7 @@ pub(super) fn read_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
     };
     let mut xattrs = Xattrs::new();
     for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        if let Some(value) = read_xattr(&path, name)? {
+        if let Some(value) = read_xattr(path, name)? {
             xattrs.push((ByteBuf::from(name.to_vec()), ByteBuf::from(value)));
         }
     }
@@ -163,9 +163,15 @@ fn apply_xattrs(entry: &Entry<'_>, wanted: &Xattrs) -> io::Result<()> {
         return Ok(());
     }
     let path = proc_path(entry);
+    entry.permitted_itself(READ | WRITE, || replace_xattrs(&path, wanted))
+}
+
+/// Whatever a refused attempt has done already, the next one finds done.
+fn replace_xattrs(path: &[u8], wanted: &Xattrs) -> io::Result<()> {
+    let present = list_xattrs(path)?;
     for (name, _) in &present {
         if !wanted.iter().any(|(kept, _)| kept == name) {
-            match rustix::fs::lremovexattr(path.as_slice(), name.as_slice()) {
+            match rustix::fs::lremovexattr(path, name.as_slice()) {
                 Ok(()) | Err(Errno::NODATA) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -174,7 +180,7 @@ fn apply_xattrs(entry: &Entry<'_>, wanted: &Xattrs) -> io::Result<()> {
     for pair in wanted {
         if !present.contains(pair) {
             let flags = rustix::fs::XattrFlags::empty();
-            rustix::fs::lsetxattr(path.as_slice(), pair.0.as_slice(), &pair.1, flags)?;
+            rustix::fs::lsetxattr(path, pair.0.as_slice(), &pair.1, flags)?;
         }
     }
     Ok(())

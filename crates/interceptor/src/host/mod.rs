@@ -4,6 +4,9 @@
 //! agent makes up, and no journal somebody tampered with, reaches outside.
 
 mod content;
+mod copy;
+mod entry;
+mod lend;
 mod metadata;
 mod stamp;
 mod tree;
@@ -11,9 +14,10 @@ mod tree;
 pub(crate) use content::{
     clone_file, copy_range, data_segments, punch, read_exact_at, write_all_at,
 };
+pub(crate) use copy::{CopiedLinks, copy_entry, copy_linked};
+pub(crate) use entry::Entry;
+pub(crate) use lend::Lender;
 pub(crate) use metadata::{Meta, MetaScope};
 pub use stamp::FileId;
 pub(crate) use stamp::Stamp;
-pub(crate) use tree::{
-    CopiedLinks, Dir, Entry, Tree, copy_entry, copy_linked, is_absent, walk, walk_some,
-};
+pub(crate) use tree::{Dir, Tree, is_absent, walk, walk_some};

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::num::NonZero;
@@ -13,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_common::{RelPath, RelPathBuf};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::metadata::fd_path;
-use super::{FileId, Meta, MetaScope, Stamp, clone_file, copy_range, data_segments};
+use super::lend::{LIST, Need, is_refusal, lend};
+use super::{Entry, FileId, Stamp};
 
 /// Directory descriptors kept open between operations; beyond this the cache starts afresh.
 const CACHED_DIRS: usize = 512;
@@ -42,21 +41,23 @@ impl Dir {
         Self::from_fd(rustix::fs::open(path, flags, Mode::empty())?)
     }
 
-    fn from_fd(fd: OwnedFd) -> io::Result<Arc<Self>> {
+    pub(super) fn from_fd(fd: OwnedFd) -> io::Result<Arc<Self>> {
         let id = FileId::of(&fd)?;
         Ok(Arc::new(Self { fd, id }))
     }
 
     pub(crate) fn entry<'a>(self: &Arc<Self>, name: impl Into<Cow<'a, [u8]>>) -> Entry<'a> {
-        Entry { dir: Arc::clone(self), name: name.into() }
+        Entry::new(Arc::clone(self), name.into())
     }
 
     /// Names in this directory, without `.` and `..`, in no order.
     pub(crate) fn names(&self) -> io::Result<Vec<Vec<u8>>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listing = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
+        let listing = self.open_listing().or_else(|error| match is_refusal(&error) {
+            true => lend(&[Need::of(self.as_fd(), LIST)], &mut || self.open_listing()),
+            false => Err(error),
+        })?;
         let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&listing)? {
+        for entry in rustix::fs::Dir::new(listing)? {
             let name = entry?.file_name().to_bytes().to_vec();
             if name != b"." && name != b".." {
                 names.push(name);
@@ -64,16 +65,18 @@ impl Dir {
         }
         Ok(names)
     }
-}
 
-impl Dir {
+    fn open_listing(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?)
+    }
+
     /// As [`Dir::names`], unless they take more than `limit_bytes`: then `None`.
     pub(crate) fn names_up_to<S: Default + std::hash::BuildHasher>(
         &self,
         limit_bytes: usize,
     ) -> io::Result<Option<HashSet<Box<[u8]>, S>>> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listing = rustix::fs::openat(&self.fd, ".", flags, Mode::empty())?;
+        let listing = self.open_listing()?;
         let mut names = HashSet::default();
         let mut buffer = vec![MaybeUninit::uninit(); limit_bytes];
         let mut entries = rustix::fs::RawDir::new(listing, &mut buffer);
@@ -163,6 +166,8 @@ impl Tree {
             Err(Errno::NAMETOOLONG) => {
                 open_beneath(&self.root, path).is_ok_and(|now| now.id == dir.id)
             }
+            // Nobody may look there: what is known of it has to do.
+            Err(Errno::ACCESS) => true,
             Err(_) => false,
         }
     }
@@ -178,6 +183,31 @@ impl Tree {
     /// As [`Tree::entry`], with `None` if its directory is not there.
     pub(crate) fn find<'a>(&self, path: RelPath<'a>) -> io::Result<Option<Entry<'a>>> {
         match self.entry(path) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The directory at `path`, for what the engine does of its own accord.
+    pub(crate) fn owned_dir(&self, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
+        match self.dir(path) {
+            Err(error) if is_refusal(&error) => reach_dir(&self.root, path),
+            result => result,
+        }
+    }
+
+    /// As [`Tree::entry`], for what the engine does of its own accord.
+    pub(crate) fn owned_entry<'a>(&self, path: RelPath<'a>) -> io::Result<Entry<'a>> {
+        match self.entry(path) {
+            Err(error) if is_refusal(&error) => reach(&self.root, path),
+            result => result.map(Entry::owned),
+        }
+    }
+
+    /// As [`Tree::find`], for what the engine does of its own accord.
+    pub(crate) fn find_owned<'a>(&self, path: RelPath<'a>) -> io::Result<Option<Entry<'a>>> {
+        match self.owned_entry(path) {
             Ok(entry) => Ok(Some(entry)),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
@@ -207,12 +237,28 @@ impl Tree {
         })
     }
 
+    /// The stamp of what is at `path`. What is not even its owner's to reach counts as absent:
+    /// nothing could be done about it.
     pub(crate) fn stat(&self, path: RelPath<'_>) -> io::Result<Option<Stamp>> {
-        match self.find(path)? {
-            Some(entry) => entry.stat(),
-            None => Ok(None),
+        match self.find_owned(path).and_then(|found| found.map_or(Ok(None), |entry| entry.stat())) {
+            Err(error) if is_refusal(&error) => Ok(None),
+            result => result,
         }
     }
+}
+
+/// The name at `path` below `from`, with permission lent on the way. Not for the cache: others
+/// would get through where they may not.
+pub(super) fn reach<'a>(from: &Arc<Dir>, path: RelPath<'a>) -> io::Result<Entry<'a>> {
+    Ok(match path.split() {
+        None => from.entry(&b"."[..]),
+        Some((parent, name)) => reach_dir(from, parent)?.entry(name),
+    }
+    .owned())
+}
+
+fn reach_dir(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
+    path.components().try_fold(Arc::clone(from), |dir, name| dir.entry(name).owned().open_dir())
 }
 
 fn open_beneath(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
@@ -230,13 +276,13 @@ fn open_beneath(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
     Ok(at)
 }
 
-fn open_dir_at(dir: BorrowedFd<'_>, path: &[u8]) -> io::Result<OwnedFd> {
+pub(super) fn open_dir_at(dir: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {
         match rustix::fs::openat2(dir, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN) => {}
-            result => return Ok(result?),
+            result => return result,
         }
     }
 }
@@ -249,154 +295,6 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// A name in an open directory.
-#[derive(Debug, Clone)]
-pub(crate) struct Entry<'a> {
-    dir: Arc<Dir>,
-    name: Cow<'a, [u8]>,
-}
-
-impl Entry<'_> {
-    /// The same, with a name of its own.
-    pub(crate) fn into_owned(self) -> Entry<'static> {
-        Entry { dir: self.dir, name: Cow::Owned(self.name.into_owned()) }
-    }
-
-    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
-    }
-
-    pub(crate) fn dir_handle(&self) -> &Arc<Dir> {
-        &self.dir
-    }
-
-    pub(crate) fn name(&self) -> &[u8] {
-        &self.name
-    }
-
-    pub(crate) fn stat(&self) -> io::Result<Option<Stamp>> {
-        Ok(self.stat_id()?.map(|(_, stamp)| stamp))
-    }
-
-    pub(crate) fn stat_id(&self) -> io::Result<Option<(FileId, Stamp)>> {
-        match rustix::fs::statat(&self.dir, self.name(), AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(Some(Stamp::device_and_stamp(&stat))),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG) => Ok(None),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// When the entry was made; `None` where the filesystem does not say.
-    pub(crate) fn born(&self) -> io::Result<Option<(i64, u32)>> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let found = rustix::fs::statx(&self.dir, self.name(), flags, StatxFlags::BTIME)?;
-        let says = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-        Ok(says.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)))
-    }
-
-    /// A descriptor that names the entry itself, also when it is a symlink.
-    pub(crate) fn open_path(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&self.dir, self.name(), flags, Mode::empty())?)
-    }
-
-    pub(crate) fn open_dir(&self) -> io::Result<Arc<Dir>> {
-        Dir::from_fd(open_dir_at(self.dir(), self.name())?)
-    }
-
-    pub(crate) fn open_read(&self) -> io::Result<File> {
-        self.open_regular(OFlags::RDONLY, 0o400)
-    }
-
-    pub(crate) fn open_write(&self) -> io::Result<File> {
-        self.open_regular(OFlags::RDWR, 0o600)
-    }
-
-    /// Opens a regular file. Its owner may lack the permission itself (mode 0200, or a write
-    /// through a handle opened before a chmod): then it is lent for the moment of opening.
-    fn open_regular(&self, access: OFlags, needed: u32) -> io::Result<File> {
-        // NONBLOCK: a FIFO swapped in at this name must not hang us.
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let opened = match rustix::fs::openat(&self.dir, self.name(), flags, Mode::empty()) {
-            Err(Errno::ACCESS) => self.open_with_lent_mode(access, needed)?,
-            result => result?,
-        };
-        let file = File::from(opened);
-        if !Stamp::of(&file)?.1.is_file() {
-            return Err(Errno::INVAL.into());
-        }
-        Ok(file)
-    }
-
-    fn open_with_lent_mode(&self, access: OFlags, needed: u32) -> io::Result<OwnedFd> {
-        let handle = self.open_path()?;
-        let stamp = Stamp::of(&handle)?.1;
-        if !stamp.is_file() {
-            return Err(Errno::ACCESS.into());
-        }
-        let by_handle = fd_path(&handle);
-        let lend = |permissions| rustix::fs::chmod(&by_handle, Mode::from_raw_mode(permissions));
-        lend(stamp.permissions() | needed)?;
-        let opened = rustix::fs::open(&by_handle, access | OFlags::CLOEXEC, Mode::empty());
-        lend(stamp.permissions())?;
-        Ok(opened?)
-    }
-
-    pub(crate) fn create_file(&self) -> io::Result<File> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o600);
-        Ok(File::from(rustix::fs::openat(&self.dir, self.name(), flags, mode)?))
-    }
-
-    pub(crate) fn mkdir(&self) -> io::Result<()> {
-        Ok(rustix::fs::mkdirat(&self.dir, self.name(), Mode::from_raw_mode(0o700))?)
-    }
-
-    pub(crate) fn symlink(&self, target: &[u8]) -> io::Result<()> {
-        Ok(rustix::fs::symlinkat(target, &self.dir, self.name())?)
-    }
-
-    pub(crate) fn mknod(&self, kind: FileType, device: u64) -> io::Result<()> {
-        let mode = Mode::from_raw_mode(0o600);
-        Ok(rustix::fs::mknodat(&self.dir, self.name(), kind, mode, device)?)
-    }
-
-    pub(crate) fn read_link(&self) -> io::Result<Vec<u8>> {
-        Ok(rustix::fs::readlinkat(&self.dir, self.name(), Vec::new())?.into_bytes())
-    }
-
-    pub(crate) fn unlink(&self) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.dir, self.name(), AtFlags::empty())?)
-    }
-
-    pub(crate) fn rmdir(&self) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.dir, self.name(), AtFlags::REMOVEDIR)?)
-    }
-
-    /// Renames onto a free name; never replaces anything.
-    pub(crate) fn rename_to(&self, to: &Entry<'_>) -> io::Result<()> {
-        let flags = RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(&self.dir, self.name(), &to.dir, to.name(), flags) {
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                if to.stat()?.is_some() {
-                    return Err(Errno::EXIST.into());
-                }
-                Ok(rustix::fs::renameat(&self.dir, self.name(), &to.dir, to.name())?)
-            }
-            result => Ok(result?),
-        }
-    }
-
-    pub(crate) fn exchange_with(&self, other: &Entry<'_>) -> io::Result<()> {
-        let flags = RenameFlags::EXCHANGE;
-        Ok(rustix::fs::renameat_with(&self.dir, self.name(), &other.dir, other.name(), flags)?)
-    }
-
-    pub(crate) fn link_to(&self, to: &Entry<'_>) -> io::Result<()> {
-        Ok(rustix::fs::linkat(&self.dir, self.name(), &to.dir, to.name(), AtFlags::empty())?)
-    }
-}
-
 /// Visits everything below `dir` (not itself), directories before their contents.
 pub(crate) fn walk(
     dir: &Arc<Dir>,
@@ -405,7 +303,7 @@ pub(crate) fn walk(
 ) -> io::Result<()> {
     for name in dir.names()? {
         let below: RelPathBuf = path.join(&name).map_err(|_| Errno::INVAL)?;
-        let entry = dir.entry(name);
+        let entry = dir.entry(name).owned();
         let Some((id, stamp)) = entry.stat_id()? else {
             continue;
         };
@@ -434,53 +332,4 @@ pub(crate) fn walk_some(
         Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Ok(false),
         result => result.map(|()| true),
     }
-}
-
-/// Where the first copy of a hard-linked file went, by the inode of its source.
-pub(crate) type CopiedLinks = HashMap<FileId, (Arc<Dir>, Vec<u8>)>;
-
-/// Copies an entry, recursively, with all its metadata; hard links below it stay hard links.
-pub(crate) fn copy_entry(source: &Entry<'_>, target: &Entry<'_>) -> io::Result<()> {
-    copy_linked(source, target, &mut CopiedLinks::new())
-}
-
-/// As [`copy_entry`]; files that were copied before under another name are linked.
-pub(crate) fn copy_linked(
-    source: &Entry<'_>,
-    target: &Entry<'_>,
-    links: &mut CopiedLinks,
-) -> io::Result<()> {
-    let (id, stamp) = source.stat_id()?.ok_or(Errno::NOENT)?;
-    if !stamp.is_dir() && stamp.links > 1 {
-        if let Some((dir, name)) = links.get(&id) {
-            return dir.entry(name.as_slice()).link_to(target);
-        }
-        links.insert(id, (Arc::clone(target.dir_handle()), target.name().to_vec()));
-    }
-    let meta = Meta::read(source, stamp, MetaScope::Full)?;
-    match stamp.file_type() {
-        FileType::Directory => {
-            target.mkdir()?;
-            let (from, to) = (source.open_dir()?, target.open_dir()?);
-            for name in from.names()? {
-                copy_linked(&from.entry(name.as_slice()), &to.entry(name.as_slice()), links)?;
-            }
-        }
-        FileType::RegularFile => copy_content(source, target, stamp.size)?,
-        FileType::Symlink => target.symlink(&source.read_link()?)?,
-        special => target.mknod(special, stamp.rdev)?,
-    }
-    meta.apply(target)
-}
-
-fn copy_content(source: &Entry<'_>, target: &Entry<'_>, size: u64) -> io::Result<()> {
-    let (from, to) = (source.open_read()?, target.create_file()?);
-    if size > 0 && clone_file(&to, &from)? {
-        return Ok(());
-    }
-    to.set_len(size)?;
-    for (start, end) in data_segments(&from, 0, size)? {
-        copy_range(&from, &to, start, end)?;
-    }
-    Ok(())
 }

@@ -5,6 +5,7 @@ mod changes;
 mod frame;
 mod journal;
 mod layout;
+mod loans;
 mod mapped;
 mod pack;
 mod reaper;
@@ -20,6 +21,7 @@ pub(crate) use journal::{Journal, JournalReader};
 pub(crate) use layout::{
     Counters, FORMAT_VERSION, Store, Versioned, check_counters, check_workdir_file,
 };
+pub(crate) use loans::{Loan, LoanBook, Root};
 pub(crate) use pack::{Pack, PackReader};
 pub(crate) use reaper::Reaper;
 pub(crate) use record::{At, Body, Content, Header, ObjectRef, Owner, Purpose, Record, Region};
