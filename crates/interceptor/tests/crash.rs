@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_common::ResourceLimits;
 use codeagent_interceptor::{Fault, FaultInjector, Point, RollbackOptions, UndoEngine, verify};
-use codeagent_test_support::{Applier, TempWorkspace, TreeSnapshot, assert_tree_eq, filesystems};
+use codeagent_test_support::{
+    Applier, TempWorkspace, TreeSnapshot, as_ordinary_user, assert_tree_eq, filesystems,
+};
 use scenarios::{Act, Scenario};
 
 /// A history that is shortened as the scenario ends.
@@ -71,6 +73,7 @@ fn crash_child() {
     let index = number("CODEAGENT_CRASH_SCENARIO") as usize;
     let mut all = scenarios::all();
     all.push(evicting());
+    all.extend(scenarios::locked());
     let scenario = &all[index];
     let kill = Arc::new(KillAt { left: AtomicU64::new(number("CODEAGENT_CRASH_AT")) });
     let mut config = scenario.config(&working, &undo);
@@ -182,6 +185,23 @@ fn scenarios_across_filesystems_killed_at_every_point_recover_to_a_boundary() {
         return;
     };
     crash_everywhere(|| TempWorkspace::across(Path::new("/dev/shm"), &disk), 11, 6);
+}
+
+/// A mode that is lent at that moment is given back, too.
+#[test]
+fn work_in_locked_directories_killed_at_every_point_recovers_to_a_boundary() {
+    let name = "work_in_locked_directories_killed_at_every_point_recovers_to_a_boundary";
+    as_ordinary_user(name, || {
+        let first = scenarios::all().len() + 1;
+        for (index, scenario) in scenarios::locked().iter().enumerate() {
+            let make = || TempWorkspace::with_fixture(scenarios::fixture);
+            let mut at = 1;
+            while crash_once(make(), first + index, scenario, at) {
+                at += 1;
+            }
+            assert!(at > 20, "{} has only {at} points", scenario.name);
+        }
+    });
 }
 
 /// Eviction at the end of a step loses the oldest step or keeps it, and never the tree.

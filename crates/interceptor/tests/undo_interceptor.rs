@@ -14,8 +14,8 @@ use codeagent_interceptor::{
     Allocation, ClosedStep, FileId, FileRef, Mutation, WriteInterceptor, dump,
 };
 use codeagent_test_support::{
-    Applier, CompareOptions, TempWorkspace, assert_tree_eq, assert_tree_eq_with, filesystems,
-    fixtures,
+    Applier, CompareOptions, TempWorkspace, as_ordinary_user, assert_tree_eq, assert_tree_eq_with,
+    filesystems, fixtures,
 };
 use common::{Bench, assert_errno, is_root, rel};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -129,6 +129,15 @@ fn undo_restores_everything_of_an_awkward_tree() {
             fs.remove_all(name.as_encoded_bytes()).unwrap();
         }
     });
+}
+
+/// The same for somebody whom permissions bind.
+#[test]
+fn undo_restores_an_awkward_tree_for_an_ordinary_user() {
+    as_ordinary_user(
+        "undo_restores_an_awkward_tree_for_an_ordinary_user",
+        undo_restores_everything_of_an_awkward_tree,
+    );
 }
 
 /// UI-06

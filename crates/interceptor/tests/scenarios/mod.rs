@@ -210,6 +210,47 @@ pub(crate) fn all() -> Vec<Scenario> {
     scenarios
 }
 
+const LOCK: &[Op] =
+    &[|fs| fs.chmod("d/sub", 0o555), |fs| fs.chmod("d", 0o555), |fs| fs.chmod("empty", 0o000)];
+const WORK_LOCKED: &[Op] = &[
+    |fs| fs.chmod("d", 0o755),
+    |fs| fs.chmod("d/sub", 0o755),
+    |fs| fs.unlink("d/one"),
+    |fs| fs.rename("d/sub", "src/sub"),
+    |fs| fs.write("src/sub/two", 66_000, b"changed"),
+    |fs| fs.chmod("src/sub", 0o555),
+    |fs| fs.chmod("d", 0o555),
+    |fs| fs.set_xattr("medium.txt", "user.a", b"1"),
+    |fs| fs.chmod("medium.txt", 0o444),
+    |fs| fs.rmdir("empty"),
+    |fs| fs.mkdir("shut"),
+    |fs| fs.create("shut/in", b"nobody gets in"),
+    |fs| fs.chmod("shut", 0o000),
+];
+
+/// What an ordinary user does to directories that he locks against himself. Permission has to be
+/// lent again and again.
+#[allow(dead_code, reason = "the fault tests do without")]
+pub(crate) fn locked() -> Vec<Scenario> {
+    let undo: fn(&UndoEngine, &Path) -> Result<()> =
+        |engine, _| engine.rollback(1, RollbackOptions::default()).map(drop);
+    vec![
+        Scenario { history: &[LOCK], ..step("work in locked directories", WORK_LOCKED) },
+        Scenario {
+            history: &[LOCK, WORK_LOCKED],
+            act: Act::Engine(undo),
+            ..step("undo in locked directories", &[])
+        },
+        Scenario {
+            history: &[LOCK, WORK_LOCKED],
+            undone: 1,
+            act: Act::Engine(|engine, _| engine.redo(1, RollbackOptions::default()).map(drop)),
+            ..step("redo in locked directories", &[])
+        },
+        Scenario { history: &[LOCK], act: Act::Engine(adopt), ..step("adopt locked", &[]) },
+    ]
+}
+
 /// A staged directory replaces one, a staged file comes, another directory goes.
 fn adopt(engine: &UndoEngine, root: &Path) -> Result<()> {
     let staging = root.parent().unwrap_or(root).join("staging");
