@@ -180,15 +180,6 @@ impl Tree {
         })
     }
 
-    /// As [`Tree::entry`], with `None` if its directory is not there.
-    pub(crate) fn find<'a>(&self, path: RelPath<'a>) -> io::Result<Option<Entry<'a>>> {
-        match self.entry(path) {
-            Ok(entry) => Ok(Some(entry)),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
     /// The directory at `path`, for what the engine does of its own accord.
     pub(crate) fn owned_dir(&self, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
         match self.dir(path) {
@@ -205,7 +196,7 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::find`], for what the engine does of its own accord.
+    /// As [`Tree::owned_entry`], with `None` if its directory is not there.
     pub(crate) fn find_owned<'a>(&self, path: RelPath<'a>) -> io::Result<Option<Entry<'a>>> {
         match self.owned_entry(path) {
             Ok(entry) => Ok(Some(entry)),
