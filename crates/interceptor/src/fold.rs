@@ -640,7 +640,7 @@ fn stamp_below(tree: &Tree, net: &mut NetChanges) -> io::Result<()> {
     let NetChanges { changes, below, whole, .. } = net;
     let is_dir = |change: &&StoredChange| change.after.is_some_and(|after| after.is_dir());
     for change in changes.iter().filter(|change| change.whole_directory).filter(is_dir) {
-        let Ok(dir) = tree.dir(change.path.as_path()) else { continue };
+        let Ok(dir) = tree.owned_dir(change.path.as_path()) else { continue };
         let room = STAMPED_BELOW.saturating_sub(below.len());
         let complete = walk_some(&dir, change.path.as_path(), room, &mut |path, stamp| {
             if !stamp.is_dir() {

@@ -200,7 +200,7 @@ impl UndoEngine {
     /// How many entries go with a path, itself included; counted no further than `enough`.
     fn entries_at(&self, path: RelPath<'_>, stamp: &Stamp, enough: Option<u64>) -> Result<u64> {
         let (true, Some(enough)) = (stamp.is_dir(), enough) else { return Ok(1) };
-        let dir = self.workspace.tree.dir(path).map_err(UndoError::host)?;
+        let dir = self.workspace.tree.owned_dir(path).map_err(UndoError::host)?;
         let mut count = 1;
         let counted = crate::host::walk(&dir, path, &mut |_, _, _, _| {
             count += 1;

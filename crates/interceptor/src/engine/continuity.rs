@@ -255,7 +255,7 @@ impl<'j> Continuity<'j> {
         let whole: Vec<_> = self.whole.iter().map(|(node, step)| (*node, *step)).collect();
         for (node, step) in whole {
             let Some(path) = self.sketch.current_path(node) else { continue };
-            let Ok(dir) = tree.dir(path.as_path()) else { continue };
+            let Ok(dir) = tree.owned_dir(path.as_path()) else { continue };
             let mut added = Vec::new();
             walk_some(&dir, path.as_path(), 2 * STAMPED_BELOW, &mut |found, stamp| {
                 let below = found.strip(path.as_path()).unwrap_or(found);

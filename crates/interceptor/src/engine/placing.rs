@@ -102,13 +102,13 @@ impl<'a> Placing<'a> {
 
     /// A directory above a restored path may be gone, or something else may have its name.
     fn make_missing_directory(&mut self, path: RelPath<'_>) -> Result<()> {
-        let Some(parent) = path.parent().filter(|_| self.engine.workspace.tree.dir(path).is_err())
+        let Some(parent) = path.parent().filter(|_| self.engine.workspace.tree.owned_dir(path).is_err())
         else {
             return Ok(());
         };
         self.make_missing_directory(parent)?;
         self.make_way(path)?;
-        let entry = self.engine.workspace.tree.entry(path).map_err(UndoError::host)?;
+        let entry = self.engine.workspace.tree.owned_entry(path).map_err(UndoError::host)?;
         let dirs = [(entry.dir_handle(), parent)];
         self.record(&dirs, Record::Mkdir { path })?;
         entry.mkdir().map_err(UndoError::host)?;
@@ -138,7 +138,7 @@ impl<'a> Placing<'a> {
         let Some(Found { entry: source, stamp, .. }) = self.engine.find_entry(from)? else {
             return Err(UndoError::host(Errno::NOENT.into()));
         };
-        let target = tree.entry(to).map_err(UndoError::host)?;
+        let target = tree.owned_entry(to).map_err(UndoError::host)?;
         let dirs = [
             (source.dir_handle(), from.parent().unwrap_or(RelPath::ROOT)),
             (target.dir_handle(), to.parent().unwrap_or(RelPath::ROOT)),
@@ -155,7 +155,7 @@ impl<'a> Placing<'a> {
         let Some(Found { entry: source, stamp, .. }) = self.engine.find_entry(existing)? else {
             return Err(UndoError::host(Errno::NOENT.into()));
         };
-        let target = self.engine.workspace.tree.entry(path).map_err(UndoError::host)?;
+        let target = self.engine.workspace.tree.owned_entry(path).map_err(UndoError::host)?;
         let dirs = [(target.dir_handle(), path.parent().unwrap_or(RelPath::ROOT))];
         self.record(&dirs, Record::Link { path, existing: Some((existing, stamp)) })?;
         source.link_to(&target).map_err(UndoError::host)
@@ -163,7 +163,7 @@ impl<'a> Placing<'a> {
 
     /// Brings what has been built into the working directory.
     fn place(&mut self, staged: RelPath<'_>, home: RelPath<'_>) -> Result<()> {
-        let entry = self.staging.entry(staged).map_err(UndoError::host)?;
+        let entry = self.staging.owned_entry(staged).map_err(UndoError::host)?;
         let built = entry.stat_id().map_err(UndoError::host)?;
         let shared = built.filter(|(_, stamp)| !stamp.is_dir() && stamp.links > 1);
         if let Some((id, _)) = shared {

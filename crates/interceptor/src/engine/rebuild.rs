@@ -87,7 +87,7 @@ impl<'a> Rebuild<'a> {
         let recipe = self.past.recipe(self.engine, self.state, node)?;
         match &recipe.base {
             Base::Here(path) => {
-                let source = self.engine.workspace.tree.entry(path.as_path());
+                let source = self.engine.workspace.tree.owned_entry(path.as_path());
                 self.copy(node, &source.map_err(UndoError::host)?, target)?;
             }
             Base::Kept(source) => self.copy(node, source, target)?,

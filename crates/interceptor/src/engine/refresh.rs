@@ -32,16 +32,34 @@ impl UndoEngine {
         by: u64,
     ) -> Result<()> {
         let redo = state.redo.lock();
-        let others: Vec<&ClosedEntry> =
-            state.history.iter().chain(redo.iter()).filter(|e| e.sequence != sequence).collect();
-        if others.is_empty() {
+        let other = |entry: &&ClosedEntry| entry.sequence != sequence;
+        // Nearest first: the newest step, the next one to be redone.
+        let chains: [Vec<&ClosedEntry>; 2] = [
+            state.history.iter().rev().filter(other).collect(),
+            redo.iter().rev().filter(other).collect(),
+        ];
+        if chains.iter().all(Vec::is_empty) {
             return Ok(());
         }
         let restored = self.restored_files(journal, sequence)?;
-        if restored.is_empty() {
-            return Ok(());
+        for chain in chains {
+            self.refresh_chain(&chain, &restored, by)?;
         }
-        for step in others {
+        Ok(())
+    }
+
+    fn refresh_chain(
+        &self,
+        chain: &[&ClosedEntry],
+        restored: &HashMap<u64, Restored>,
+        by: u64,
+    ) -> Result<()> {
+        // What a step further down left is compared with what the next one found, not with now.
+        let mut settled = HashSet::new();
+        for step in chain {
+            if settled.len() >= restored.len() {
+                return Ok(());
+            }
             // A damaged step cannot be undone anyway, and must not keep others from it.
             let Ok(mut table) = step.table() else { continue };
             let fresh: Vec<Refreshed> = table
@@ -49,7 +67,9 @@ impl UndoEngine {
                 .iter()
                 .filter_map(|(path, expected)| {
                     let expected = (*expected)?;
-                    let Restored { found, now } = restored.get(&expected.inode)?;
+                    let Restored { found, now } = restored
+                        .get(&expected.inode)
+                        .filter(|_| !settled.contains(&expected.inode))?;
                     let as_left = compare(Some(expected), Some(*found), false).is_none();
                     as_left.then(|| Refreshed {
                         path: path.clone(),
@@ -58,6 +78,9 @@ impl UndoEngine {
                     })
                 })
                 .collect();
+            let touched = table.expected().values().flatten().map(|stamp| stamp.inode);
+            let touched = touched.chain(table.relinked.iter().copied());
+            settled.extend(touched.filter(|inode| restored.contains_key(inode)));
             if fresh.is_empty() {
                 continue;
             }

@@ -221,7 +221,7 @@ impl UndoEngine {
                 continue;
             }
             let staged = RelPathBuf::new(nth.to_string().into_bytes())?;
-            let entry = staging.entry(staged.as_path()).map_err(UndoError::host)?;
+            let entry = staging.owned_entry(staged.as_path()).map_err(UndoError::host)?;
             rebuild.build(*node, &entry)?;
             ways.insert(*node, Way::Place(staged));
         }
