@@ -115,7 +115,7 @@ impl Past {
                 None => None,
             },
         };
-        Ok(if entry.is_some() { self.lineages.discover(path) } else { Former::Untouched(above) })
+        Ok(if entry.is_some() { self.lineages.discover(path) } else { Former::Nothing })
     }
 
     /// How to make the node what it was; an error if that cannot be told.

@@ -56,6 +56,8 @@ pub(super) enum Way {
     Link(NodeId),
 }
 
+type Ways = HashMap<NodeId, Way>;
+
 impl UndoEngine {
     /// Brings `paths` back to what they were before `step`, whatever happened to them since.
     /// Everything else stays as it is.
@@ -192,8 +194,8 @@ impl UndoEngine {
         past: &Past,
         plan: &Plan,
         staging: &Tree,
-    ) -> Result<(HashMap<NodeId, Way>, Vec<(RelPathBuf, Meta)>)> {
-        let mut ways = HashMap::new();
+    ) -> Result<(Ways, Vec<(RelPathBuf, Meta)>)> {
+        let mut ways = Ways::new();
         let mut directories = Vec::new();
         let mut rebuild = Rebuild::new(self, state, past).beside_movers(&plan.movers);
         let mut in_place: HashMap<FileId, NodeId> = HashMap::new();
