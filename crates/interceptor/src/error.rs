@@ -67,6 +67,10 @@ pub enum UndoError {
     NotKept { step: StepId, path: RelPathBuf, reason: String },
     #[error("{0}")]
     InvalidPath(#[from] codeagent_common::InvalidPath),
+    /// Of several steps, these were undone or redone; then came an error. The working directory is
+    /// at the boundary behind the last of them.
+    #[error("{source} ({} of the steps had been dealt with before)", .done.len())]
+    Partly { done: Vec<StepId>, source: Box<UndoError> },
 }
 
 fn list(conflicts: &[Conflict]) -> String {
@@ -90,8 +94,23 @@ impl UndoError {
         Self::Io { context: "the operation failed".into(), source }
     }
 
+    /// What happened after these steps had been undone or redone.
+    pub(crate) fn after(self, done: &[StepId]) -> Self {
+        if done.is_empty() {
+            return self;
+        }
+        Self::Partly { done: done.to_vec(), source: Box::new(self) }
+    }
+
+    /// There was no room on the disk, or none left for this user.
+    pub(crate) fn is_out_of_space(&self) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
+            Self::Partly { source, .. } => source.code(),
             Self::Io { .. } => ErrorCode::Io,
             Self::UndoDirInsideWorkingDir { .. } | Self::WorkingDirInsideUndoDir { .. } => {
                 ErrorCode::UndoDirInsideWorkingDir
@@ -129,6 +148,7 @@ impl UndoError {
             Self::Io { source, .. } => {
                 return source.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
             }
+            Self::Partly { source, .. } => return source.errno(),
             Self::SafeguardDenied { .. } | Self::PathProtected { .. } => Errno::PERM,
             Self::ReadOnly => Errno::ROFS,
             Self::HeldQueueFull | Self::LimitExceeded { .. } | Self::LowDiskSpace { .. } => {
@@ -143,13 +163,11 @@ impl UndoError {
     /// What a person can do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Io { source, .. }
-                if matches!(
-                    source.kind(),
-                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-                ) =>
-            {
-                "free some disk space; nothing was changed, and nothing is lost".into()
+            Self::Partly { source, .. } => return source.hint(),
+            error if error.is_out_of_space() => {
+                "free some disk space, or drop what can be redone; \
+                 nothing was changed, and nothing is lost"
+                    .into()
             }
             Self::UndoDirInsideWorkingDir { .. } | Self::WorkingDirInsideUndoDir { .. } => {
                 "choose an undo directory beside the working directory, not inside it".into()
@@ -175,7 +193,9 @@ impl UndoError {
                     .into()
             }
             Self::LimitExceeded { .. } => "raise max_step_bytes, or split the command".into(),
-            Self::LowDiskSpace { .. } => "free some disk space, or lower min_free_bytes".into(),
+            Self::LowDiskSpace { .. } => "free some disk space (removing files still works), undo \
+                 the step and drop what can be redone, or lower min_free_bytes"
+                .into(),
             Self::PathProtected { .. } => {
                 "allow the path in the configuration if you mean it".into()
             }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crate::fold::Marks;
 use crate::host::Dir;
 use crate::store::{
-    At, BarrierLog, Body, ChangeTable, Content, Damage, FORMAT_VERSION, JournalReader, LoanBook,
-    ObjectRef, Owner, PackReader, Purpose, Record, Region, RemadeLog, StepDir, check_counters,
-    check_workdir_file,
+    At, BarrierLog, Body, ChangeTable, Content, Damage, JournalReader, LoanBook, ObjectRef, Owner,
+    PackReader, Purpose, Record, Region, RemadeLog, StepDir, check_counters, check_workdir_file,
+    is_current_format,
 };
 
 /// Something `verify` did not like.
@@ -45,8 +45,7 @@ impl VerifyReport {
 /// Reads every byte the engine would ever use, and says what is damaged. Changes nothing.
 pub fn verify(undo_dir: &Path) -> io::Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    let version = fs::read(undo_dir.join("version"))?;
-    if version != format!("{FORMAT_VERSION}\n").as_bytes() {
+    if !is_current_format(undo_dir)? {
         report.find("version", "not a log of this program's format");
         return Ok(report);
     }
@@ -57,10 +56,10 @@ pub fn verify(undo_dir: &Path) -> io::Result<VerifyReport> {
         report.find("counters", error);
     }
     if !BarrierLog::is_sound(&undo_dir.join("barriers"))? {
-        report.find("barriers", "damaged");
+        report.find("barriers", "damaged or missing");
     }
     if !RemadeLog::is_sound(&undo_dir.join("remade"))? {
-        report.find("remade", "damaged");
+        report.find("remade", "damaged or missing");
     }
     if !LoanBook::is_sound(undo_dir)? {
         report.find("loans", "damaged");
@@ -127,6 +126,9 @@ fn verify_entry(
     }
     if !ChangeTable::refreshed_is_sound(&dir.refreshed_path())? {
         report.find(format!("{place}/refreshed"), "damaged");
+    }
+    if let Err(error) = dir.held_below() {
+        report.find(format!("{place}/held"), error);
     }
     verify_records(dir, place, written, report)
 }

@@ -6,10 +6,10 @@ mod common;
 
 use codeagent_common::{ErrorCode, OverLimitPolicy, Protection, ResourceLimits, StepId};
 use codeagent_interceptor::{
-    ClosedStep, EngineEvent, HistoryEntry, RollbackOptions, StepRequest, UndoError,
+    ClosedStep, EngineEvent, HistoryEntry, RollbackOptions, StagedChange, StepRequest, UndoError,
 };
 use codeagent_test_support::{Applier, TempWorkspace, assert_tree_eq, fixtures};
-use common::{Bench, assert_errno, assert_helpful, rel};
+use common::{Bench, assert_errno, assert_helpful, rel, rel_buf};
 use rustix::io::Errno;
 
 use codeagent_interceptor::{FileRef, Mutation, WriteInterceptor};
@@ -282,4 +282,68 @@ fn undo_is_not_bound_by_the_step_limit() {
     assert_tree_eq(&before, &bench.snapshot());
     bench.redo(1);
     assert_tree_eq(&after, &bench.snapshot());
+}
+
+/// UI-19: a removed directory holds disk space, however it went.
+#[test]
+fn the_log_limit_counts_what_is_below_a_moved_directory() {
+    let workspace = TempWorkspace::with_fixture(|root| {
+        for n in 0..4 {
+            std::fs::create_dir_all(root.join(format!("d{n}/deep"))).unwrap();
+            let noise = fixtures::varied_bytes(1 << 20);
+            std::fs::write(root.join(format!("d{n}/deep/large")), noise).unwrap();
+        }
+    });
+    let bench = Bench::configured(workspace, |config| {
+        config.limits = ResourceLimits { max_log_bytes: 5 << 19, ..ResourceLimits::default() };
+    });
+    let staging = bench.beside("staging");
+    for n in 0..4 {
+        bench.step(|fs| {
+            let remove = StagedChange::Remove { path: rel_buf(format!("d{n}")) };
+            fs.engine().adopt(&staging, &[remove]).unwrap();
+        });
+    }
+    common::wait_until("the directories are counted, and the oldest go", || {
+        bench.engine.tick().unwrap();
+        ids(&bench) == [StepId(3), StepId(4)]
+    });
+    let held = |bench: &Bench| bench.engine.status().unwrap().held_bytes;
+    assert!(held(&bench) >= 2 << 20 && held(&bench) < 3 << 20, "{}", held(&bench));
+    let bench = bench.reopened();
+    assert!(held(&bench) >= 2 << 20 && held(&bench) < 3 << 20, "{}", held(&bench));
+    bench.undo(2);
+    assert!(bench.path("d2/deep/large").exists() && bench.path("d3/deep/large").exists());
+}
+
+/// What had not been counted when the process ended is counted by the next one.
+#[test]
+fn a_moved_directory_is_counted_after_a_restart() {
+    let bench = Bench::new(|root| {
+        std::fs::create_dir(root.join("d")).unwrap();
+        std::fs::write(root.join("d/large"), fixtures::varied_bytes(1 << 20)).unwrap();
+    });
+    let staging = bench.beside("staging");
+    bench.step(|fs| {
+        fs.engine().adopt(&staging, &[StagedChange::Remove { path: rel_buf("d") }]).unwrap();
+    });
+    let bench = bench.reopened_after(|workspace| {
+        let _ = std::fs::remove_file(workspace.undo().join("steps/1/held"));
+    });
+    common::wait_until("the directory is counted", || {
+        bench.engine.status().unwrap().held_bytes >= 1 << 20
+    });
+}
+
+#[test]
+fn a_pin_survives_undo_restart_and_redo() {
+    let bench = Bench::new(|_| {});
+    let step = bench.step(|fs| fs.create("f", b"x").unwrap()).id;
+    bench.engine.pin(step, true).unwrap();
+    bench.undo(1);
+    let bench = bench.reopened();
+    bench.redo(1);
+    assert!(bench.engine.steps()[0].pinned, "the pin is gone");
+    let bench = bench.reopened();
+    assert!(bench.engine.steps()[0].pinned, "the pin is gone after a restart");
 }

@@ -196,7 +196,7 @@ fn discarding_the_old_log_turns_undo_on_again() {
     bench.engine.discard().unwrap();
 
     assert_eq!(bench.engine.disabled_by_version(), None);
-    assert_eq!(fs::read(bench.workspace.undo().join("version")).unwrap(), b"1\n");
+    assert_eq!(fs::read(bench.workspace.undo().join("version")).unwrap(), b"codeagent-undo 1\n");
     let before = bench.snapshot();
     bench.step(|fs| fs.unlink("large.bin").unwrap());
     let bench = bench.reopened();

@@ -96,3 +96,41 @@ mod tests {
         assert!(!is_in_memory(Path::new("/proc")));
     }
 }
+
+/// A small filesystem in memory, mounted until it is dropped.
+#[derive(Debug)]
+pub struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None` where mounting is not allowed.
+    pub fn mount(at: &Path, size: &str) -> Option<Self> {
+        std::fs::create_dir_all(at).expect("make a mount point");
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(at)
+            .status()
+            .is_ok_and(|status| status.success());
+        mounted.then(|| Self(at.to_path_buf()))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn free_bytes(&self) -> u64 {
+        let stat = rustix::fs::statvfs(&self.0).expect("statvfs");
+        stat.f_bavail * stat.f_frsize
+    }
+
+    /// Takes all the space that is left, in a file of this name.
+    pub fn fill(&self, name: &str) {
+        let mut file = std::fs::File::create(self.0.join(name)).expect("make a file");
+        while file.write_all(&[1; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}

@@ -146,6 +146,9 @@ impl Recorder {
                 object.unlink()?;
                 return Ok(None);
             }
+            if workspace.store.durable {
+                clone.sync_all()?;
+            }
             drop(clone);
             object.stat()
         };
@@ -184,7 +187,7 @@ impl Recorder {
                 if read == 0 {
                     break;
                 }
-                if self.make_room(workspace, read as u64)? == Room::Unprotected {
+                if self.make_room_in_pack(workspace, read as u64)? == Room::Unprotected {
                     return Ok(None);
                 }
                 let pack = self.pack(workspace)?;

@@ -12,15 +12,13 @@ use serde_bytes::ByteBuf;
 
 use super::content::{Capture, CapturedContent, Span};
 use super::inodes::{InodeState, InodeTable, Wanted};
+use super::space::FreeSpace;
 use crate::error::{Result, UndoError};
 use crate::host::{Dir, Entry, FileId, Lender, Meta, MetaScope, Stamp, Tree};
 use crate::probe::Point;
 use crate::store::{
-    At, Body, Header, Journal, ObjectRef, Owner, Pack, Record, RemadeLog, StepDir, Store,
+    At, Body, Header, Journal, ObjectRef, Owner, Pack, Record, Recorded, RemadeLog, StepDir, Store,
 };
-
-/// Bytes stored between two looks at the free space.
-const FREE_SPACE_INTERVAL: u64 = 16 << 20;
 
 /// The two directories, and what is known about them while the process runs.
 pub(crate) struct Workspace {
@@ -30,7 +28,7 @@ pub(crate) struct Workspace {
     pub(crate) moved: Mutex<HashMap<FileId, ObjectRef, foldhash::fast::FixedState>>,
     /// Cleared at the first refusal, so that it is not tried for every file.
     pub(crate) can_clone: AtomicBool,
-    pub(crate) durable: bool,
+    pub(crate) space: FreeSpace,
     pub(crate) remade: RemadeLog,
     /// Notes the permissions lent here, as long as it lives.
     pub(crate) lender: Arc<Lender>,
@@ -63,8 +61,10 @@ pub(crate) struct Recorder {
     objects_given: AtomicU32,
     stored: AtomicU64,
     held: AtomicU64,
-    free_space_due: AtomicU64,
-    limits: ResourceLimits,
+    /// Objects that are directories.
+    directories: Mutex<Vec<u32>>,
+    /// `None` for undo and redo: they are the way back within bounds.
+    limits: Option<ResourceLimits>,
     /// Why recording stopped.
     unprotected: OnceLock<String>,
     /// Creations that are recorded and have not returned. If the process dies, nobody knows what
@@ -76,7 +76,7 @@ impl Recorder {
     pub(crate) fn create(
         workspace: &Workspace,
         header: Header,
-        limits: ResourceLimits,
+        limits: Option<ResourceLimits>,
     ) -> Result<Self> {
         let store = &workspace.store;
         let failed = || UndoError::io("starting a step in the undo directory");
@@ -84,6 +84,10 @@ impl Recorder {
             StepDir::create(store.wal_path(), &header, &store.probe).map_err(failed())?;
         let objects = dir.objects().map_err(failed())?;
         store.remember(header.sequence, &dir);
+        if let Err(error) = store.sync_new_step(&dir) {
+            let _ = store.discard(&dir, header.sequence);
+            return Err(failed()(error));
+        }
         Ok(Self {
             dir,
             header,
@@ -95,7 +99,7 @@ impl Recorder {
             objects_given: AtomicU32::new(0),
             stored: AtomicU64::new(0),
             held: AtomicU64::new(0),
-            free_space_due: AtomicU64::new(0),
+            directories: Mutex::default(),
             limits,
             unprotected: OnceLock::new(),
             creating: Mutex::default(),
@@ -132,8 +136,13 @@ impl Recorder {
         self.held.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn pack_bytes(&self) -> u64 {
-        self.pack.get().map_or(0, Pack::length)
+    /// What there is to know of the files, when nothing more will be recorded.
+    pub(crate) fn recorded(&self) -> Recorded {
+        Recorded {
+            journal: self.journal.extent(),
+            pack_bytes: self.pack.get().map_or(0, Pack::length),
+            directories: self.directories.lock().clone(),
+        }
     }
 
     pub(crate) fn next_object(&self) -> u32 {
@@ -168,40 +177,33 @@ impl Recorder {
     }
 
     /// Asks for room for `bytes` more; a step that outgrows its limit is refused or unprotected.
-    pub(crate) fn make_room(&self, workspace: &Workspace, bytes: u64) -> Result<Room> {
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<Room> {
         if self.unprotected().is_some() {
             return Ok(Room::Unprotected);
         }
-        let stored = self.stored_bytes();
-        if stored + bytes > self.limits.max_step_bytes {
-            return match self.limits.over_step_limit {
-                OverLimitPolicy::Refuse => {
-                    Err(UndoError::LimitExceeded { limit_bytes: self.limits.max_step_bytes })
-                }
+        let Some(limits) = &self.limits else {
+            return Ok(Room::Granted);
+        };
+        let limit = limits.max_step_bytes;
+        if self.stored_bytes() + bytes > limit {
+            return match limits.over_step_limit {
+                OverLimitPolicy::Refuse => Err(UndoError::LimitExceeded { limit_bytes: limit }),
                 OverLimitPolicy::Unprotect => {
-                    let limit = self.limits.max_step_bytes;
                     self.unprotect(format!("it changes more than {limit} bytes of old content"))?;
                     Ok(Room::Unprotected)
                 }
             };
         }
-        self.check_free_space(workspace, stored + bytes)?;
         Ok(Room::Granted)
     }
 
-    fn check_free_space(&self, workspace: &Workspace, stored: u64) -> Result<()> {
-        if stored < self.free_space_due.load(Ordering::Relaxed) {
-            return Ok(());
+    /// As [`Recorder::make_room`], on the disk as well.
+    pub(crate) fn make_room_in_pack(&self, workspace: &Workspace, bytes: u64) -> Result<Room> {
+        let room = self.make_room(bytes)?;
+        if room == Room::Granted && self.limits.is_some() {
+            workspace.space.take(&workspace.store, bytes)?;
         }
-        let free_bytes = workspace
-            .store
-            .free_bytes()
-            .map_err(UndoError::io("looking for free space in the undo directory"))?;
-        if free_bytes < self.limits.min_free_bytes {
-            return Err(UndoError::LowDiskSpace { free_bytes });
-        }
-        self.free_space_due.store(stored + FREE_SPACE_INTERVAL, Ordering::Relaxed);
-        Ok(())
+        Ok(room)
     }
 
     /// From here on the step cannot be undone; the journal says so, for recovery to know.
@@ -216,7 +218,7 @@ impl Recorder {
     /// Appends records; when this returns, their mutations may happen. Index of the first.
     pub(crate) fn append(&self, workspace: &Workspace, records: &[Record<'_>]) -> Result<u64> {
         let first = self.journal.append(records).map_err(UndoError::io("writing the journal"))?;
-        if workspace.durable {
+        if workspace.store.durable {
             let sync = || -> io::Result<()> {
                 workspace.store.probe.reach(Point::StoreOpen)?;
                 if let Some(pack) = self.pack.get() {
@@ -379,6 +381,9 @@ impl Recorder {
     /// An entry is in the store now.
     pub(crate) fn taken(&self, workspace: &Workspace, id: FileId, number: u32, stamp: &Stamp) {
         self.hold(stamp.held_bytes());
+        if stamp.is_dir() {
+            self.directories.lock().push(number);
+        }
         if stamp.is_file() {
             let owner = Owner::Sequence(self.sequence());
             workspace.moved.lock().insert(id, ObjectRef { owner, number });

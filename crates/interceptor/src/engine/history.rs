@@ -118,7 +118,7 @@ impl UndoEngine {
             steps: state.history.len(),
             redoable: redo.len(),
             stored_bytes: all().map(|entry| entry.info.stored_bytes).sum(),
-            held_bytes: all().map(|entry| entry.info.held_bytes).sum(),
+            held_bytes: all().map(ClosedEntry::held_bytes).sum(),
             free_bytes: self
                 .workspace
                 .store

@@ -87,7 +87,7 @@ impl WriteInterceptor for UndoEngine {
         let wanted = Wanted::Content(Span::of(offset, length));
         let covered = step.denied.get().is_none()
             && step.recorder()?.inodes.check(file, |state| state.covers(wanted));
-        covered.then(|| Permit::gated(gate))
+        (covered && self.workspace.space.spend(length)).then(|| Permit::gated(gate))
     }
 
     fn current_step(&self) -> Option<StepId> {
@@ -140,11 +140,12 @@ impl UndoEngine {
         mutation: &Mutation<'_>,
     ) -> Attempt<'e> {
         self.judge(mutation, gate.open.as_ref())?;
+        self.check_growth(mutation)?;
         if self.ignores(mutation, gate.open.as_ref()) {
             return Ok(Permit::gated(gate));
         }
         let recorder = self.recorder(&gate)?;
-        recorder.make_room(&self.workspace, RECORD_ROOM)?;
+        recorder.make_room(RECORD_ROOM)?;
         let permit = if recorder.unprotected().is_some() {
             Ok(Permit::gated(gate))
         } else {

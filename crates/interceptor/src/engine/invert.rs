@@ -19,7 +19,8 @@ use crate::capture::{Recorder, Removal, Span, Wanted, Workspace};
 use crate::error::{Result, UndoError};
 use crate::fold::Marks;
 use crate::host::{
-    Dir, Entry, FileId, Meta, Stamp, clone_file, copy_entry, copy_range, punch, walk, write_all_at,
+    Dir, Entry, FileId, Meta, Stamp, clone_file, copy_entry, copy_range, punch, remove_all, walk,
+    write_all_at,
 };
 use crate::probe::Point;
 use crate::store::{
@@ -129,7 +130,8 @@ impl<'a> Inversion<'a> {
         self.workspace.tree.forget_dirs();
         // Taken out so that records can borrow from it while `self` changes.
         let journal = std::mem::replace(&mut self.journal, JournalReader::empty());
-        let first = self.resumed_at.map_or(journal.end(), |at| (at + 1).min(journal.end()));
+        let first =
+            self.resumed_at.map_or(journal.end(), |at| at.saturating_add(1).min(journal.end()));
         for index in (1..first).rev() {
             let record = journal.record(index).map_err(damaged)?;
             if marks.cancelled.contains(&index) || is_mark(&record) {
@@ -847,16 +849,4 @@ pub(super) fn remove_dir_recorded(
     entry.rmdir().map_err(UndoError::host)?;
     recorder.inodes.forget(*id);
     Ok(())
-}
-
-/// Removes an entry with everything below it.
-pub(super) fn remove_all(entry: &Entry<'_>) -> io::Result<()> {
-    if !entry.stat()?.is_some_and(|stamp| stamp.is_dir()) {
-        return entry.unlink();
-    }
-    let dir = entry.open_dir()?;
-    for name in dir.names()? {
-        remove_all(&dir.entry(name).owned())?;
-    }
-    entry.rmdir()
 }

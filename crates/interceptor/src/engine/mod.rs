@@ -12,11 +12,13 @@
 //! | `restore`, `past`, `rebuild`, `placing` | bringing single paths back |
 //! | `history` | what can be asked without changing anything |
 //! | `limits` | eviction and pinning |
+//! | `full_disk` | what still works when there is no space left |
 
 mod adopt;
 mod continuity;
 mod cursor;
 mod external;
+mod full_disk;
 mod history;
 mod hooks;
 mod invert;
@@ -40,7 +42,7 @@ use std::sync::atomic::AtomicBool;
 use codeagent_common::{ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId};
 use parking_lot::{Mutex, RwLock};
 
-use crate::capture::{Recorder, Workspace};
+use crate::capture::{FreeSpace, Recorder, Workspace};
 use crate::clock::timestamp;
 use crate::config::EngineConfig;
 use crate::error::{Result, UndoError};
@@ -97,11 +99,12 @@ impl UndoEngine {
         let unusable = |source| UndoError::WorkingDirUnusable { path: working.clone(), source };
         config.working_dir = config.working_dir.canonicalize().map_err(unusable)?;
         let tree = Tree::open(&config.working_dir).map_err(unusable)?;
-        let (store, disabled) =
-            match Store::open(&config.undo_dir, &config.working_dir, config.probe())? {
-                Versioned::Current(store) => (store, None),
-                Versioned::Other { store, found } => (store, Some(found)),
-            };
+        let (probe, durable) = (config.probe(), config.durable);
+        let opened = Store::open(&config.undo_dir, &config.working_dir, probe, durable)?;
+        let (store, disabled) = match opened {
+            Versioned::Current(store) => (store, None),
+            Versioned::Other { store, found } => (store, Some(found)),
+        };
         if let Some(found) = &disabled {
             config.events.event(EngineEvent::VersionMismatch {
                 found: found.clone(),
@@ -118,7 +121,7 @@ impl UndoEngine {
             store,
             moved: Mutex::new(HashMap::default()),
             can_clone: AtomicBool::new(true),
-            durable: config.durable,
+            space: FreeSpace::keeping(config.limits.min_free_bytes),
             remade,
             lender,
         };
@@ -150,8 +153,8 @@ impl UndoEngine {
         if engine.state.get_mut().disabled.is_none() {
             let settled = engine.workspace.lender.settle();
             settled.map_err(UndoError::io("giving back lent permissions"))?;
-            engine.load()?;
-            engine.recovery = engine.recover()?;
+            engine.recovery = engine.load_and_recover()?;
+            engine.workspace.store.fill_reserve();
         }
         Ok(engine)
     }
@@ -170,8 +173,9 @@ impl UndoEngine {
         *self.safeguards.write() = config;
     }
 
-    /// New bounds, for steps that are opened from now on.
+    /// New bounds: what a step may store, for steps that are opened from now on; the rest at once.
     pub fn set_limits(&self, limits: ResourceLimits) {
+        self.workspace.space.keep(limits.min_free_bytes);
         *self.limits.write() = limits;
     }
 
@@ -188,6 +192,7 @@ impl UndoEngine {
         }
         self.workspace.store.reinitialise(&self.config.working_dir)?;
         self.workspace.moved.lock().clear();
+        self.workspace.remade.forget();
         *state = State {
             open: None,
             history: Vec::new(),
@@ -223,17 +228,16 @@ impl UndoEngine {
                 started_at: step.started_at,
                 purpose: Purpose::Step,
             };
-            counters.next_sequence += 1;
+            counters.next_sequence = counters.next_sequence.saturating_add(1);
             self.save_counters(&counters)?;
-            Recorder::create(&self.workspace, header, *self.limits.read())
+            Recorder::create(&self.workspace, header, Some(*self.limits.read()))
         })
     }
 
-    /// A new step ends what could be redone.
-    fn drop_redo(&self, state: &State) {
-        for entry in std::mem::take(&mut *state.redo.lock()) {
-            // If it cannot be dropped now, the next start does it: a newer step makes it stale.
-            let _ = self.workspace.store.discard(&entry.dir, entry.sequence);
+    /// Something went wrong that stops nobody.
+    fn warn(&self, what: &str, outcome: std::result::Result<(), impl std::fmt::Display>) {
+        if let Err(error) = outcome {
+            self.config.events.event(EngineEvent::Warning(format!("{what}: {error}")));
         }
     }
 
@@ -247,7 +251,7 @@ impl UndoEngine {
     fn next_sequence(&self, state: &State) -> Result<u64> {
         let mut counters = state.counters.lock();
         let sequence = counters.next_sequence;
-        counters.next_sequence += 1;
+        counters.next_sequence = sequence.saturating_add(1);
         self.save_counters(&counters)?;
         Ok(sequence)
     }

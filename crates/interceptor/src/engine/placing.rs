@@ -102,7 +102,8 @@ impl<'a> Placing<'a> {
 
     /// A directory above a restored path may be gone, or something else may have its name.
     fn make_missing_directory(&mut self, path: RelPath<'_>) -> Result<()> {
-        let Some(parent) = path.parent().filter(|_| self.engine.workspace.tree.owned_dir(path).is_err())
+        let Some(parent) =
+            path.parent().filter(|_| self.engine.workspace.tree.owned_dir(path).is_err())
         else {
             return Ok(());
         };

@@ -76,13 +76,20 @@ impl UndoEngine {
         state.counters = parking_lot::Mutex::new(counters);
         state.history = steps.into_iter().map(|entry| entry.closed).collect();
         state.redo = parking_lot::Mutex::new(redo.into_iter().map(|entry| entry.closed).collect());
+        // Those after a step that has been undone, if they could not be lifted at the time.
+        let newest = state.history.last().map_or(0, |step| step.sequence);
+        let lifted = state.barriers.lift(|barrier| barrier.after_sequence > newest);
+        self.warn("writing the barriers", lifted);
         Ok(())
     }
 
     /// Reads one entry. A damaged one keeps its place: undo must not step over it unawares.
     fn load_entry(&self, dir: &StepDir) -> Loaded {
         let header = dir.journal().ok().and_then(|journal| journal.header());
-        let summary = dir.summary().ok().map(|(summary, _)| summary.step);
+        let (summary, directories) = match dir.summary() {
+            Ok((summary, _)) => (Some(summary.step), summary.directories),
+            Err(_) => (None, Vec::new()),
+        };
         let (sequence, purpose) = match (&header, &summary) {
             (Some(header), _) => (header.sequence, header.purpose),
             (None, Some(info)) => (info.sequence, Purpose::Step),
@@ -100,7 +107,14 @@ impl UndoEngine {
         }
         self.workspace.store.remember(sequence, dir);
         info.stored_bytes += dir.sealed_bytes();
-        Loaded { purpose, closed: ClosedEntry::new(info, sequence, dir.clone()) }
+        let mut closed = ClosedEntry::new(info, sequence, dir.clone());
+        match dir.held_below() {
+            Ok(Some(bytes)) => {
+                closed.info.held_bytes = closed.info.held_bytes.saturating_add(bytes)
+            }
+            _ => closed.counting = self.count_below(dir, directories),
+        }
+        Loaded { purpose, closed }
     }
 
     fn load_counters<'l>(&self, entries: impl Iterator<Item = &'l Loaded>) -> Result<Counters> {
@@ -113,9 +127,9 @@ impl UndoEngine {
             Err(error) => return Err(UndoError::io("reading the counters")(error)),
         };
         for Loaded { closed, .. } in entries.filter(|entry| entry.closed.sequence != NEWEST) {
-            counters.next_sequence = counters.next_sequence.max(closed.sequence + 1);
-            counters.next_step = counters.next_step.max(closed.info.id.0 + 1);
-            counters.next_ambient = counters.next_ambient.min(closed.info.id.0 - 1);
+            counters.next_sequence = counters.next_sequence.max(closed.sequence.saturating_add(1));
+            counters.next_step = counters.next_step.max(closed.info.id.0.saturating_add(1));
+            counters.next_ambient = counters.next_ambient.min(closed.info.id.0.saturating_sub(1));
         }
         Ok(counters)
     }
@@ -140,10 +154,10 @@ impl UndoEngine {
         };
         self.workspace.store.remember(header.sequence, &dir);
         let counters = self.state.get_mut().counters.get_mut();
-        counters.next_sequence = counters.next_sequence.max(header.sequence + 1);
+        counters.next_sequence = counters.next_sequence.max(header.sequence.saturating_add(1));
         if header.purpose == Purpose::Step {
-            counters.next_step = counters.next_step.max(header.id.0 + 1);
-            counters.next_ambient = counters.next_ambient.min(header.id.0 - 1);
+            counters.next_step = counters.next_step.max(header.id.0.saturating_add(1));
+            counters.next_ambient = counters.next_ambient.min(header.id.0.saturating_sub(1));
         }
         if journal.damage() == Damage::Broken {
             return self.set_aside(&dir, Some(&header), "its journal is damaged".into());

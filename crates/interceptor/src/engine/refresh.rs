@@ -141,6 +141,7 @@ impl UndoEngine {
         let damaged = |error: std::io::Error| UndoError::Corrupt(error.to_string());
         let journal = dir.journal().map_err(damaged)?;
         self.refresh_older(state, &journal, sequence, sequence)?;
+        self.sync_restored()?;
         let store = &self.workspace.store;
         // A file that no record names any more must not go with the journal.
         let orphaned = has_orphans(dir, &journal).map_err(damaged)?;

@@ -12,7 +12,6 @@ use std::path::Path;
 use codeagent_common::{RelPath, RelPathBuf, StepId, StepInfo, StepKind};
 use rustix::io::Errno;
 
-use super::invert::remove_all;
 use super::past::Past;
 use super::placing::{Placing, is_within_any};
 use super::rebuild::Rebuild;
@@ -20,7 +19,7 @@ use super::state::{OpenStep, State};
 use super::{ClosedStep, UndoEngine};
 use crate::error::{Result, UndoError};
 use crate::fold::{NodeId, RecordAt};
-use crate::host::{Dir, FileId, Meta, Tree};
+use crate::host::{Dir, FileId, Meta, Tree, remove_all};
 use crate::lineage::Former;
 
 /// What a restore did.

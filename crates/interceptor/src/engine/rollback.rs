@@ -2,9 +2,7 @@
 
 use std::collections::HashSet;
 
-use codeagent_common::{
-    BarrierInfo, ExternalModificationPolicy, RelPathBuf, ResourceLimits, StepId, StepInfo,
-};
+use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPathBuf, StepId, StepInfo};
 
 use super::external::Conflict;
 use super::invert::{Inversion, Inverted, Treatment};
@@ -12,7 +10,6 @@ use super::state::{ClosedEntry, Interrupted, State};
 use super::{ConflictKind, UndoEngine};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
-use crate::events::EngineEvent;
 use crate::host::FileId;
 use crate::inspect::check_journal;
 use crate::store::{Header, Purpose, StepDir};
@@ -61,7 +58,7 @@ pub struct RollbackReport {
 
 impl UndoEngine {
     /// Undoes the newest `count` steps. Either all of them are undone, or it ends at the boundary
-    /// of the one that could not be.
+    /// of the one that could not be, and the error ([`UndoError::Partly`]) names those that were.
     pub fn rollback(&self, count: usize, options: RollbackOptions) -> Result<RollbackReport> {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
@@ -75,10 +72,15 @@ impl UndoEngine {
         check_all_complete(&steps)?;
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
         report.crossed = self.barriers_over(state, &steps);
-        for step in steps {
-            let inverted = self.undo_one(state, &step, treatment.clone())?;
-            treatment.skip.clone_from(&inverted.skip);
-            report.add(step.info.id, inverted);
+        for step in &steps {
+            let undo = |state: &mut State| self.undo_one(state, step, treatment.clone());
+            match self.with_reserve(state, undo) {
+                Ok(inverted) => {
+                    treatment.skip.clone_from(&inverted.skip);
+                    report.add(step.info.id, inverted);
+                }
+                Err(error) => return Err(error.after(&report.steps)),
+            }
         }
         Ok(report)
     }
@@ -106,10 +108,15 @@ impl UndoEngine {
         let mut treatment = self.treatment(&conflicts, options)?;
         check_all_complete(&entries)?;
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
-        for entry in entries {
-            let inverted = self.redo_one(state, &entry, treatment.clone())?;
-            treatment.skip.clone_from(&inverted.skip);
-            report.add(entry.info.id, inverted);
+        for entry in &entries {
+            let redo = |state: &mut State| self.redo_one(state, entry, treatment.clone());
+            match self.with_reserve(state, redo) {
+                Ok(inverted) => {
+                    treatment.skip.clone_from(&inverted.skip);
+                    report.add(entry.info.id, inverted);
+                }
+                Err(error) => return Err(error.after(&report.steps)),
+            }
         }
         Ok(report)
     }
@@ -172,13 +179,13 @@ impl UndoEngine {
         let mut info = step.info.clone();
         info.stored_bytes = done.info.stored_bytes;
         info.held_bytes = done.info.held_bytes;
-        state.redo.lock().push(ClosedEntry::new(info, done.sequence, done.dir));
-        state
-            .barriers
-            .lift(|barrier| barrier.after_sequence >= step.sequence)
-            .map_err(UndoError::io("writing the barriers"))?;
+        let mut entry = ClosedEntry::new(info, done.sequence, done.dir);
+        entry.counting = self.count_below(&entry.dir, done.directories);
+        state.redo.lock().push(entry);
         self.drop_inverted(step);
-        self.sync_if_durable()?;
+        // A barrier that stays by accident goes with the next undo, or at the next start.
+        let lifted = state.barriers.lift(|barrier| barrier.after_sequence >= step.sequence);
+        self.warn("writing the barriers", lifted);
         Ok(done.inverted)
     }
 
@@ -188,31 +195,24 @@ impl UndoEngine {
         entry: &ClosedEntry,
         treatment: Treatment,
     ) -> Result<Inverted> {
-        let store = &self.workspace.store;
         let done = self.invert_recorded(state, entry, Purpose::Redo, treatment)?;
         state.redo.lock().retain(|other| other.sequence != entry.sequence);
-        let pinned = done.info.pinned;
-        let dir = done.dir.clone();
-        state.history.push(ClosedEntry::new(done.info, done.sequence, done.dir));
+        let mut step = ClosedEntry::new(done.info, done.sequence, done.dir);
+        step.counting = self.count_below(&step.dir, done.directories);
+        state.history.push(step);
         self.drop_inverted(entry);
-        if pinned {
-            dir.set_pinned(true, &store.probe).map_err(UndoError::io("finishing the redo"))?;
-        }
-        self.sync_if_durable()?;
         Ok(done.inverted)
     }
 
     /// The journal that was inverted is spent. If it cannot be dropped now, the next undo or the
     /// next start does it.
     fn drop_inverted(&self, entry: &ClosedEntry) {
-        let store = &self.workspace.store;
-        if let Err(error) = store.discard(&entry.dir, entry.sequence) {
-            store.spent.lock().push((entry.dir.clone(), entry.sequence));
-            self.config.events.event(EngineEvent::Warning(format!(
-                "step {} is still in the undo directory and will be dropped later: {error}",
-                entry.info.id
-            )));
-        }
+        let dropped = self.workspace.store.discard_spent([(entry.dir.clone(), entry.sequence)]);
+        let id = entry.info.id;
+        self.warn(
+            &format!("step {id} is still in the undo directory and will be dropped later"),
+            dropped,
+        );
     }
 
     /// Inverts a journal into a new one. If that fails half-way, it is taken back.
@@ -224,7 +224,10 @@ impl UndoEngine {
         treatment: Treatment,
     ) -> Result<Done> {
         // A spent journal is known by the one that inverted it, so it must go first.
-        self.workspace.store.discard_spent().map_err(UndoError::io("finishing an earlier undo"))?;
+        self.workspace
+            .store
+            .discard_spent([])
+            .map_err(UndoError::io("finishing an earlier undo"))?;
         let sequence = self.next_sequence(state)?;
         let header = Header {
             id: source.info.id,
@@ -234,9 +237,7 @@ impl UndoEngine {
             started_at: source.info.started_at,
             purpose: purpose(source.sequence),
         };
-        // Undo must not fail because of a limit on steps; low disk space still stops it.
-        let limits = ResourceLimits { max_step_bytes: u64::MAX, ..*self.limits.read() };
-        let recorder = Recorder::create(&self.workspace, header, limits)?;
+        let recorder = Recorder::create(&self.workspace, header, None)?;
         let attempt = self.invert_and_promote(state, source, &recorder, treatment);
         attempt.or_else(|error| {
             state.interrupted = Some(Interrupted::new(recorder));
@@ -262,15 +263,23 @@ impl UndoEngine {
             info.pinned = source.info.pinned;
             info.flagged.clone_from(&source.info.flagged);
         })?;
+        let failed = || UndoError::io("finishing the undo or redo");
+        if info.pinned {
+            recorder.dir.set_pinned(true, &workspace.store.probe).map_err(failed())?;
+        }
         let damaged = |error: std::io::Error| UndoError::Corrupt(error.to_string());
         let journal = source.dir.journal().map_err(damaged)?;
         self.refresh_older(state, &journal, source.sequence, sequence)?;
+        self.sync_restored()?;
+        workspace.store.sync_finished(&recorder.dir).map_err(failed())?;
         let dir = match recorder.header.purpose {
             Purpose::Redo(_) => workspace.store.promote_to_step(info.id.0, sequence),
             _ => workspace.store.promote_to_redo(sequence),
         }
-        .map_err(UndoError::io("finishing the undo or redo"))?;
-        Ok(Done { inverted, info, sequence, dir })
+        .map_err(failed())?;
+        self.warn("syncing the undo directory", workspace.store.sync_promoted());
+        let directories = recorder.recorded().directories;
+        Ok(Done { inverted, info, sequence, dir, directories })
     }
 }
 
@@ -280,6 +289,7 @@ struct Done {
     info: StepInfo,
     sequence: u64,
     dir: StepDir,
+    directories: Vec<u32>,
 }
 
 /// Looks before leaping: every object and every extent must be there, and sound.

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::provenance::Provenance;
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
-use crate::store::{BarrierLog, ChangeTable, Counters, StepDir};
+use crate::store::{BarrierLog, ChangeTable, Counted, Counters, StepDir};
 
 /// Guarded by the engine's gate: shared while mutations happen, exclusive while steps change.
 pub(super) struct State {
@@ -52,12 +52,24 @@ pub(super) struct ClosedEntry {
     /// Of the journal; for a redo entry not the one in `info`, which is the step's.
     pub(super) sequence: u64,
     pub(super) dir: StepDir,
+    /// What lies below the directories it holds, until that is part of `info`.
+    pub(super) counting: Option<Counted>,
     table: Arc<OnceLock<Mutex<ChangeTable>>>,
 }
 
 impl ClosedEntry {
     pub(super) fn new(info: StepInfo, sequence: u64, dir: StepDir) -> Self {
-        Self { info, sequence, dir, table: Arc::default() }
+        Self { info, sequence, dir, counting: None, table: Arc::default() }
+    }
+
+    /// What it takes on disk, as far as that is known.
+    pub(super) fn held_bytes(&self) -> u64 {
+        let below = self.counting.as_ref().and_then(|counting| counting.get()).copied();
+        self.info.held_bytes.saturating_add(below.unwrap_or(0))
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.info.stored_bytes.saturating_add(self.held_bytes())
     }
 
     /// Net changes with stamps, read when first asked for.

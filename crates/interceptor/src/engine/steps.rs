@@ -64,7 +64,7 @@ impl UndoEngine {
         let id = {
             let mut counters = state.counters.lock();
             let id = StepId(counters.next_step);
-            counters.next_step += 1;
+            counters.next_step = counters.next_step.saturating_add(1);
             if state.disabled.is_none() {
                 self.save_counters(&counters)?;
             }
@@ -128,12 +128,14 @@ impl UndoEngine {
         }
     }
 
-    /// Ends an ambient step that has been quiet for long enough. To be called now and then.
+    /// Ends an ambient step that has been quiet for long enough, and drops old steps if large
+    /// directories have been counted meanwhile. To be called now and then.
     pub fn tick(&self) -> Result<Option<ClosedStep>> {
         let due = |state: &State| {
             let now = self.now();
             state.open.as_ref().is_some_and(|step| self.ambient_expired(step, now))
         };
+        self.settle_counted();
         if !due(&self.state.read()) {
             return Ok(None);
         }
@@ -167,7 +169,7 @@ impl UndoEngine {
             let id = {
                 let mut counters = state.counters.lock();
                 let id = StepId(counters.next_ambient);
-                counters.next_ambient -= 1;
+                counters.next_ambient = counters.next_ambient.saturating_sub(1);
                 self.save_counters(&counters)?;
                 id
             };
@@ -177,6 +179,10 @@ impl UndoEngine {
     }
 
     pub(super) fn finish(&self, state: &mut State) -> Result<ClosedStep> {
+        self.with_reserve(state, |state| self.try_finish(state))
+    }
+
+    fn try_finish(&self, state: &mut State) -> Result<ClosedStep> {
         let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
         let id = step.id;
         if let Some(&safeguard) = step.denied.get() {
@@ -197,17 +203,20 @@ impl UndoEngine {
             info.exit_code = step.exit_code;
             info.flagged = step.flagged.lock().iter().cloned().collect();
         })?;
-        let sequence = recorder.sequence();
-        let dir = self
-            .workspace
-            .store
-            .promote_to_step(id.0, sequence)
+        let (store, sequence) = (&self.workspace.store, recorder.sequence());
+        let dir = store
+            .sync_finished(&recorder.dir)
+            .and_then(|()| store.promote_to_step(id.0, sequence))
             .map_err(UndoError::io("closing the step"))?;
+        let counting = self.count_below(&dir, recorder.recorded().directories);
+        // From here on the step is closed, whatever becomes of the rest.
         state.open = None;
-        self.drop_redo(state);
-        state.history.push(ClosedEntry::new(info.clone(), sequence, dir));
-        self.sync_if_durable()?;
-        let evicted = self.evict(state)?;
+        self.warn("syncing the undo directory", store.sync_promoted());
+        self.warn("dropping what could be redone", self.drop_redo(state));
+        let mut entry = ClosedEntry::new(info.clone(), sequence, dir);
+        entry.counting = counting;
+        state.history.push(entry);
+        let evicted = self.evict(state);
         Ok(ClosedStep::Recorded { step: info, evicted })
     }
 
@@ -245,22 +254,16 @@ impl UndoEngine {
             flagged: Vec::new(),
         };
         complete(&mut info);
-        let journal_extent = recorder.journal().extent();
         let probe = &self.workspace.store.probe;
-        recorder
-            .dir
-            .seal(&info, &net, journal_extent, recorder.pack_bytes(), probe)
-            .map_err(failed())?;
+        recorder.dir.seal(&info, &net, recorder.recorded(), probe).map_err(failed())?;
         info.stored_bytes += recorder.dir.sealed_bytes();
         Ok(info)
     }
 
-    pub(super) fn sync_if_durable(&self) -> Result<()> {
-        if self.workspace.durable {
-            self.workspace
-                .store
-                .sync_dirs()
-                .map_err(UndoError::io("syncing the undo directory"))?;
+    /// Against power loss: what was put back is there before the store's copy of it goes.
+    pub(super) fn sync_restored(&self) -> Result<()> {
+        if self.workspace.store.durable {
+            self.workspace.tree.sync().map_err(UndoError::io("syncing the working directory"))?;
         }
         Ok(())
     }
@@ -285,6 +288,13 @@ impl UndoEngine {
 
     /// Inverts an unfinished journal for good. What could not be done now can be tried again.
     pub(super) fn finish_interrupted(&self, state: &mut State) -> Result<()> {
+        if state.interrupted.is_none() {
+            return Ok(());
+        }
+        self.with_reserve(state, |state| self.try_finish_interrupted(state))
+    }
+
+    fn try_finish_interrupted(&self, state: &mut State) -> Result<()> {
         let Some(interrupted) = state.interrupted.take() else { return Ok(()) };
         let outcome = self.take_back(state, &interrupted);
         match outcome {

@@ -10,6 +10,7 @@ mod lend;
 mod metadata;
 mod stamp;
 mod tree;
+mod walk;
 
 pub(crate) use content::{
     clone_file, copy_range, data_segments, punch, read_exact_at, write_all_at,
@@ -20,4 +21,5 @@ pub(crate) use lend::Lender;
 pub(crate) use metadata::{Meta, MetaScope};
 pub use stamp::FileId;
 pub(crate) use stamp::Stamp;
-pub(crate) use tree::{Dir, Tree, is_absent, walk, walk_some};
+pub(crate) use tree::{Dir, Tree, is_absent};
+pub(crate) use walk::{remove_all, walk, walk_some};

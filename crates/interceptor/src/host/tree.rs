@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use codeagent_common::{RelPath, RelPathBuf};
+use codeagent_common::RelPath;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -127,6 +127,16 @@ impl Tree {
         let mut cache = self.cache.lock();
         self.generation.fetch_add(1, Ordering::SeqCst);
         cache.remove(path.as_bytes());
+    }
+
+    /// Writes everything on its filesystem to the disk.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(rustix::fs::openat(
+            &self.root,
+            ".",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?)?)
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -248,11 +258,11 @@ pub(super) fn reach<'a>(from: &Arc<Dir>, path: RelPath<'a>) -> io::Result<Entry<
     .owned())
 }
 
-fn reach_dir(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
+pub(super) fn reach_dir(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
     path.components().try_fold(Arc::clone(from), |dir, name| dir.entry(name).owned().open_dir())
 }
 
-fn open_beneath(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
+pub(super) fn open_beneath(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
     let mut at = Arc::clone(from);
     let mut rest = path.as_bytes();
     while !rest.is_empty() {
@@ -284,43 +294,4 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
         Errno::from_io_error(error),
         Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG)
     )
-}
-
-/// Visits everything below `dir` (not itself), directories before their contents.
-pub(crate) fn walk(
-    dir: &Arc<Dir>,
-    path: RelPath<'_>,
-    visit: &mut dyn FnMut(RelPath<'_>, FileId, &Stamp, &Entry<'_>) -> io::Result<()>,
-) -> io::Result<()> {
-    for name in dir.names()? {
-        let below: RelPathBuf = path.join(&name).map_err(|_| Errno::INVAL)?;
-        let entry = dir.entry(name).owned();
-        let Some((id, stamp)) = entry.stat_id()? else {
-            continue;
-        };
-        visit(below.as_path(), id, &stamp, &entry)?;
-        if stamp.is_dir() {
-            walk(&entry.open_dir()?, below.as_path(), visit)?;
-        }
-    }
-    Ok(())
-}
-
-/// As [`walk`], no more than `limit` entries; `false` if there are more.
-pub(crate) fn walk_some(
-    dir: &Arc<Dir>,
-    path: RelPath<'_>,
-    limit: usize,
-    visit: &mut dyn FnMut(RelPath<'_>, &Stamp),
-) -> io::Result<bool> {
-    let mut left = limit;
-    let walked = walk(dir, path, &mut |path, _, stamp, _| {
-        left = left.checked_sub(1).ok_or(io::ErrorKind::QuotaExceeded)?;
-        visit(path, stamp);
-        Ok(())
-    });
-    match walked {
-        Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => Ok(false),
-        result => result.map(|()| true),
-    }
 }

@@ -25,6 +25,16 @@ pub(crate) struct BarrierLog {
 }
 
 impl BarrierLog {
+    /// Makes the file, with nothing in it, unless it is there.
+    pub(crate) fn make(path: &Path, probe: &Probe) -> io::Result<()> {
+        if path.exists() {
+            return Ok(());
+        }
+        let standing = Standing { next: 1, barriers: Vec::new() };
+        let mut log = Self { path: path.into(), probe: probe.clone(), standing: standing.clone() };
+        log.replace(standing)
+    }
+
     /// A damaged file counts as empty: edits are then found by comparison alone.
     pub(crate) fn open(path: &Path, probe: Probe) -> io::Result<Self> {
         let standing = read(path)?.unwrap_or(Standing { next: 1, barriers: Vec::new() });
@@ -33,7 +43,7 @@ impl BarrierLog {
 
     /// For `verify`.
     pub(crate) fn is_sound(path: &Path) -> io::Result<bool> {
-        Ok(!path.exists() || read(path)?.is_some())
+        Ok(read(path)?.is_some())
     }
 
     pub(crate) fn standing(&self) -> &[BarrierInfo] {
@@ -46,7 +56,7 @@ impl BarrierLog {
     ) -> io::Result<BarrierInfo> {
         let mut standing = self.standing.clone();
         let barrier = barrier(BarrierId(standing.next));
-        standing.next += 1;
+        standing.next = standing.next.saturating_add(1);
         standing.barriers.push(barrier.clone());
         self.replace(standing)?;
         Ok(barrier)

@@ -316,13 +316,19 @@ impl FrameReader {
     /// then the next frame is still there to be found.
     fn damage_at(&self, at: usize, index: u64) -> Damage {
         const SEARCHED: usize = 1 << 20;
+        // Made up lengths could have everything hashed again and again. Whoever finds that many
+        // is not looking at what a crash leaves.
+        let mut hashed_at_most: i64 = 256 << 20;
         let claims_more = match declared_length(&self.bytes, at) {
             Some(length) => length == 0 || at + PREFIX_BYTES + length > self.bytes.len(),
             None => true,
         };
         let search_end = self.bytes.len().min(at + SEARCHED);
-        let next_follows =
-            (at + 1..search_end).any(|next| frame_at(&self.bytes, next, index + 1).is_some());
+        let next_follows = (at + 1..search_end).any(|next| {
+            hashed_at_most -= claimed_payload(&self.bytes, next)
+                .map_or(0, |(start, end)| i64::try_from(end - start).unwrap_or(i64::MAX));
+            hashed_at_most < 0 || frame_at(&self.bytes, next, index + 1).is_some()
+        });
         if claims_more && !next_follows { Damage::Torn } else { Damage::Broken }
     }
 
@@ -358,15 +364,17 @@ fn declared_length(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(prefix) as usize)
 }
 
+/// Where the payload of a frame at `at` would be, if there is one.
+fn claimed_payload(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+    let length = declared_length(bytes, at)?;
+    let (start, end) = (at + PREFIX_BYTES, at + PREFIX_BYTES + length);
+    (length != 0 && length <= MAX_PAYLOAD && end <= bytes.len()).then_some((start, end))
+}
+
 /// The end of a sound frame that begins at `at`.
 fn frame_at(bytes: &[u8], at: usize, index: u64) -> Option<usize> {
-    let length = declared_length(bytes, at)?;
-    if length == 0 || length > MAX_PAYLOAD {
-        return None;
-    }
-    let end = at + PREFIX_BYTES + length;
-    let payload = bytes.get(at + PREFIX_BYTES..end)?;
-    (bytes[at + 4..at + PREFIX_BYTES] == check(payload, index)).then_some(end)
+    let (start, end) = claimed_payload(bytes, at)?;
+    (bytes[at + 4..start] == check(&bytes[start..end], index)).then_some(end)
 }
 
 #[cfg(test)]

@@ -1,20 +1,21 @@
 //! The undo directory: making it, locking it, finding one's way in it.
 
-use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use super::{Reaper, StepDir, sealed};
+use super::background::{Background, Counted};
+use super::claim::{self, FORMAT_VERSION, Workdir};
+use super::lock::Lock;
+use super::reserve::Reserve;
+use super::{BarrierLog, RemadeLog, StepDir, sealed};
 use crate::error::{Result, UndoError};
 use crate::probe::{Point, Probe};
-
-pub(crate) const FORMAT_VERSION: u32 = 1;
 
 /// Numbers that are never given out twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,13 +33,6 @@ impl Default for Counters {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-struct Workdir {
-    #[serde(with = "serde_bytes")]
-    path: Vec<u8>,
-    inode: u64,
-}
-
 /// An open undo directory, locked by this process.
 pub(crate) struct Store {
     root: PathBuf,
@@ -47,9 +41,13 @@ pub(crate) struct Store {
     pub(crate) probe: Probe,
     /// Where the directory of each sequence number is now.
     places: Mutex<HashMap<u64, PathBuf>>,
-    reaper: Reaper,
-    /// Inverted journals that could not be dropped yet.
-    pub(crate) spent: Mutex<Vec<(StepDir, u64)>>,
+    background: Background,
+    /// What is to be dropped, in this order: a journal that was inverted is known to be spent by
+    /// the one that inverted it, which must not go before it.
+    spent: Mutex<VecDeque<(StepDir, u64)>>,
+    pub(crate) reserve: Reserve,
+    /// Against power loss: whatever must be there after it is synced.
+    pub(crate) durable: bool,
 }
 
 /// An undo directory of this format, or of another one.
@@ -60,108 +58,123 @@ pub(crate) enum Versioned {
 
 impl Store {
     /// Opens or makes the undo directory for `working`, which must be canonical.
-    pub(crate) fn open(undo: &Path, working: &Path, probe: Probe) -> Result<Versioned> {
+    pub(crate) fn open(
+        undo: &Path,
+        working: &Path,
+        probe: Probe,
+        durable: bool,
+    ) -> Result<Versioned> {
         let unusable = |source| UndoError::UndoDirUnusable { path: undo.into(), source };
-        let root = planned_location(undo).map_err(unusable)?;
-        check_apart(&root, working)?;
+        let root = claim::planned_location(undo).map_err(unusable)?;
+        claim::check_apart(&root, working)?;
         match fs::DirBuilder::new().mode(0o700).create(&root) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(unusable(error));
             }
             _ => {}
         }
-        refuse_foreign(&root, undo)?;
-        let lock = lock(&root, undo)?;
-        let version = read_version(&root).map_err(unusable)?;
+        let version = claim::claimed_version(&root, undo)?;
         let store = Self {
+            _lock: Lock::take(&root, undo)?,
+            reserve: Reserve::at(&root),
             root,
-            _lock: lock,
             probe,
             places: Mutex::new(HashMap::new()),
-            reaper: Reaper::start().map_err(unusable)?,
+            background: Background::start().map_err(unusable)?,
             spent: Mutex::default(),
+            durable,
         };
-        match version {
-            Some(found) if found != FORMAT_VERSION.to_string() => {
-                Ok(Versioned::Other { store, found })
-            }
-            Some(_) => {
-                store.make_dirs().map_err(unusable)?;
-                store.check_workdir(working)?;
-                store.empty_trash().map_err(unusable)?;
-                Ok(Versioned::Current(store))
-            }
-            None => {
-                store.initialise(working).map_err(unusable)?;
-                Ok(Versioned::Current(store))
-            }
+        if let Some(found) = version.as_ref().filter(|found| **found != FORMAT_VERSION.to_string())
+        {
+            return Ok(Versioned::Other { store, found: found.clone() });
         }
+        store.make_dirs().map_err(unusable)?;
+        store.check_workdir(working)?;
+        if version.is_none() {
+            store.initialise().map_err(unusable)?;
+        }
+        store.empty_trash().map_err(unusable)?;
+        Ok(Versioned::Current(store))
     }
 
-    fn initialise(&self, working: &Path) -> io::Result<()> {
-        self.make_dirs()?;
-        self.write_workdir(working)?;
+    /// Makes the files that every log has, and says that it is one.
+    fn initialise(&self) -> io::Result<()> {
+        if !self.root.join("counters").exists() {
+            self.save_counters(&Counters::default())?;
+        }
+        BarrierLog::make(&self.barriers_path(), &self.probe)?;
+        RemadeLog::make(&self.remade_path(), &self.probe)?;
         // Last: a directory with a version file is complete.
         let new = self.root.join("version.new");
-        fs::write(&new, format!("{FORMAT_VERSION}\n"))?;
-        fs::rename(new, self.root.join("version"))
-    }
-
-    fn make_dirs(&self) -> io::Result<()> {
-        for name in ["wal", "steps", "redo", "trash"] {
-            match fs::create_dir(self.root.join(name)) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
+        fs::write(&new, claim::version_text())?;
+        if self.durable {
+            File::open(&new)?.sync_all()?;
+        }
+        fs::rename(new, self.root.join("version"))?;
+        if self.durable {
+            self.sync("")?;
+            File::open(self.root.parent().unwrap_or(&self.root))?.sync_all()?;
         }
         Ok(())
     }
 
-    /// Throws away a log of another format, and starts a new one in its place.
+    fn make_dirs(&self) -> io::Result<()> {
+        ["wal", "steps", "redo", "trash"].into_iter().try_for_each(|name| self.make_dir(name))
+    }
+
+    fn make_dir(&self, name: &str) -> io::Result<()> {
+        match fs::create_dir(self.root.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Throws a log away, whatever its format, and starts a new one in its place. What the engine
+    /// did not make stays. A crash in between leaves a log that can be opened: directories go as a
+    /// whole, and `version` and `workdir` are replaced, never missing.
     pub(crate) fn reinitialise(&self, working: &Path) -> Result<()> {
         let unusable = |source| UndoError::UndoDirUnusable { path: self.root.clone(), source };
-        let stale = self.root.join("trash");
-        for entry in fs::read_dir(&self.root).map_err(unusable)? {
-            let entry = entry.map_err(unusable)?;
-            if entry.file_name() == "lock" || entry.path() == stale {
-                continue;
+        self.make_dir("trash").map_err(unusable)?;
+        for name in claim::DIRS.into_iter().filter(|name| *name != "trash") {
+            let gone = self.free_name("trash", name);
+            match fs::rename(self.root.join(name), &gone) {
+                Ok(()) => self.background.delete_later(gone),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(unusable(error)),
             }
-            let is_dir = entry.file_type().map_err(unusable)?.is_dir();
-            if is_dir { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) }
-                .map_err(unusable)?;
+        }
+        for name in ["barriers", "remade", "counters"] {
+            match fs::remove_file(self.root.join(name)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(unusable(error));
+                }
+                _ => {}
+            }
         }
         self.places.lock().clear();
-        self.initialise(working).map_err(unusable)
+        self.spent.lock().clear();
+        self.make_dirs()
+            .and_then(|()| self.write_workdir(&Workdir::of(working)?))
+            .and_then(|()| self.initialise())
+            .map_err(unusable)
     }
 
     fn check_workdir(&self, working: &Path) -> Result<()> {
-        use std::os::unix::ffi::{OsStrExt, OsStringExt};
         let damaged = |error: io::Error| UndoError::Corrupt(error.to_string());
+        let now = Workdir::of(working).map_err(UndoError::io("reading the working directory"))?;
         let recorded: Option<Workdir> =
             sealed::read(&self.root.join("workdir")).map_err(damaged)?;
-        let Some(recorded) = recorded else {
-            return self.write_workdir(working).map_err(UndoError::io("writing workdir"));
-        };
-        if recorded.path == working.as_os_str().as_bytes() {
-            return Ok(());
+        match recorded {
+            Some(recorded) if recorded == now => Ok(()),
+            Some(recorded) if !recorded.may_become(&now) => {
+                Err(UndoError::WrongWorkingDir { recorded: recorded.path(), given: working.into() })
+            }
+            _ => self.write_workdir(&now).map_err(UndoError::io("writing workdir")),
         }
-        // The same directory under another name was moved, with its history.
-        let metadata =
-            fs::metadata(working).map_err(UndoError::io("reading the working directory"))?;
-        if recorded.inode == metadata.ino() {
-            return self.write_workdir(working).map_err(UndoError::io("writing workdir"));
-        }
-        let recorded = PathBuf::from(std::ffi::OsString::from_vec(recorded.path));
-        Err(UndoError::WrongWorkingDir { recorded, given: working.into() })
     }
 
-    fn write_workdir(&self, working: &Path) -> io::Result<()> {
-        use std::os::unix::ffi::OsStrExt;
-        let record = Workdir {
-            path: working.as_os_str().as_bytes().to_vec(),
-            inode: fs::metadata(working)?.ino(),
-        };
-        sealed::write(&self.root.join("workdir"), &record, &self.probe)
+    fn write_workdir(&self, workdir: &Workdir) -> io::Result<()> {
+        sealed::write(&self.root.join("workdir"), workdir, &self.probe, self.durable)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -209,7 +222,7 @@ impl Store {
     }
 
     pub(crate) fn save_counters(&self, counters: &Counters) -> io::Result<()> {
-        sealed::write(&self.root.join("counters"), counters, &self.probe)
+        sealed::write(&self.root.join("counters"), counters, &self.probe, self.durable)
     }
 
     /// Makes the finished `wal/in_progress` a step.
@@ -240,44 +253,52 @@ impl Store {
         let gone = self.free_name("trash", sequence);
         fs::rename(dir.path(), &gone)?;
         self.places.lock().retain(|_, place| place != dir.path());
-        self.reaper.delete_later(gone);
+        self.background.delete_later(gone);
         Ok(())
     }
 
-    pub(crate) fn discard_spent(&self) -> io::Result<()> {
+    /// Drops an entry that is spent, after those that were spent before it. What cannot be dropped
+    /// now is tried again with the next one.
+    pub(crate) fn discard_spent(
+        &self,
+        more: impl IntoIterator<Item = (StepDir, u64)>,
+    ) -> io::Result<()> {
         let mut spent = self.spent.lock();
-        while let Some((dir, sequence)) = spent.last() {
+        spent.extend(more);
+        while let Some((dir, sequence)) = spent.front() {
             // A promotion to the same name may have dropped it already.
             if self.find(*sequence).is_some_and(|place| place == *dir) {
                 self.discard(dir, *sequence)?;
             }
-            spent.pop();
+            spent.pop_front();
         }
         Ok(())
+    }
+
+    /// Counts what lies below directories that a step has moved.
+    pub(crate) fn count_later(&self, dir: &StepDir, directories: Vec<u32>) -> io::Result<Counted> {
+        Ok(self.background.count_later(dir.objects()?, directories))
     }
 
     /// Sets a journal aside that must not be replayed.
     pub(crate) fn quarantine(&self, dir: &StepDir, sequence: u64) -> io::Result<PathBuf> {
         self.probe.reach(Point::Promotion)?;
-        match fs::create_dir(self.root.join("quarantine")) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
+        self.make_dir("quarantine")?;
         let place = self.free_name("quarantine", sequence);
         fs::rename(dir.path(), &place)?;
         Ok(place)
     }
 
-    fn free_name(&self, which: &str, sequence: u64) -> PathBuf {
+    fn free_name(&self, which: &str, stem: impl std::fmt::Display) -> PathBuf {
         (0_u32..)
-            .map(|n| self.root.join(format!("{which}/{sequence}.{n}")))
+            .map(|n| self.root.join(format!("{which}/{stem}.{n}")))
             .find(|path| path.symlink_metadata().is_err())
             .unwrap_or_else(|| self.root.join(which))
     }
 
     fn empty_trash(&self) -> io::Result<()> {
         for dir in self.list("trash")? {
-            self.reaper.delete_later(dir.path().into());
+            self.background.delete_later(dir.path().into());
         }
         Ok(())
     }
@@ -287,107 +308,46 @@ impl Store {
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
-    /// Against power loss: what was renamed stays renamed.
-    pub(crate) fn sync_dirs(&self) -> io::Result<()> {
-        for name in ["wal", "steps", "redo"] {
-            File::open(self.root.join(name))?.sync_all()?;
+    /// Sets space aside again, if it was needed and there is some now.
+    pub(crate) fn fill_reserve(&self) {
+        self.reserve.fill(|| self.free_bytes());
+    }
+
+    /// Against power loss: the new step is there before its first mutation happens.
+    pub(crate) fn sync_new_step(&self, dir: &StepDir) -> io::Result<()> {
+        if self.durable {
+            self.probe.reach(Point::StoreOpen)?;
+            dir.sync()?;
+            self.sync("wal")?;
         }
         Ok(())
     }
-}
 
-/// Where the directory is or will be, with symlinks resolved.
-fn planned_location(undo: &Path) -> io::Result<PathBuf> {
-    match undo.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let name = undo.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-            let parent = match undo.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => parent,
-                _ => Path::new("."),
-            };
-            Ok(parent.canonicalize()?.join(name))
+    /// Against power loss: what is in a step is there before it is promoted.
+    pub(crate) fn sync_finished(&self, dir: &StepDir) -> io::Result<()> {
+        if self.durable {
+            self.probe.reach(Point::StoreOpen)?;
+            dir.sync()?;
         }
-        result => result,
+        Ok(())
     }
-}
 
-fn check_apart(undo: &Path, working: &Path) -> Result<()> {
-    let (undo, working) = (undo.to_path_buf(), working.to_path_buf());
-    if undo.starts_with(&working) {
-        return Err(UndoError::UndoDirInsideWorkingDir { undo, working });
-    }
-    if working.starts_with(&undo) {
-        return Err(UndoError::WorkingDirInsideUndoDir { undo, working });
-    }
-    Ok(())
-}
-
-/// A directory with other people's files in it is not ours to manage.
-fn refuse_foreign(root: &Path, undo: &Path) -> Result<()> {
-    let unusable = |source| UndoError::UndoDirUnusable { path: undo.into(), source };
-    if root.join("version").exists() {
-        return Ok(());
-    }
-    const OURS: [&str; 8] =
-        ["lock", "version.new", "workdir", "workdir.new", "wal", "steps", "redo", "trash"];
-    for entry in fs::read_dir(root).map_err(unusable)? {
-        let name = entry.map_err(unusable)?.file_name();
-        if !OURS.iter().any(|ours| name == *ours) {
-            return Err(UndoError::NotAnUndoDir { path: undo.into() });
+    /// Against power loss: what was renamed stays renamed.
+    pub(crate) fn sync_promoted(&self) -> io::Result<()> {
+        if self.durable {
+            self.probe.reach(Point::StoreOpen)?;
+            ["wal", "steps", "redo"].into_iter().try_for_each(|name| self.sync(name))?;
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// The lock on an undo directory. Given back by name, not by closing the file: a child that was
-/// forked at the wrong moment has a copy of the descriptor.
-struct Lock(File);
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+    fn sync(&self, dir: &str) -> io::Result<()> {
+        File::open(self.root.join(dir))?.sync_all()
     }
 }
 
-fn lock(root: &Path, undo: &Path) -> Result<Lock> {
-    let unusable = |source| UndoError::UndoDirUnusable { path: undo.into(), source };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(root.join("lock"))
-        .map_err(unusable)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
-            return Err(UndoError::Locked { pid: pid.trim().into() });
-        }
-        Err(errno) => return Err(unusable(errno.into())),
-    }
-    file.set_len(0).map_err(unusable)?;
-    file.rewind().map_err(unusable)?;
-    writeln!(file, "{}", std::process::id()).map_err(unusable)?;
-    Ok(Lock(file))
-}
-
-fn read_version(root: &Path) -> io::Result<Option<String>> {
-    match fs::read(root.join("version")) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// For `verify`.
-pub(crate) fn check_workdir_file(root: &Path) -> io::Result<()> {
-    sealed::read::<Workdir>(&root.join("workdir")).map(|_| ())
-}
-
-/// For `verify`.
+/// For `verify`: damaged, or missing.
 pub(crate) fn check_counters(root: &Path) -> io::Result<()> {
-    sealed::read::<Counters>(&root.join("counters")).map(|_| ())
+    let found = sealed::read::<Counters>(&root.join("counters"))?;
+    found.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
 }

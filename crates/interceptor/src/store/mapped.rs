@@ -44,7 +44,8 @@ impl Mapped {
         let length = (at + bytes as u64 - start).next_multiple_of(STRETCH);
         match rustix::fs::fallocate(file, FallocateFlags::empty(), start, length) {
             Ok(()) => {}
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(None),
+            // Where there is no room for a stretch, there may still be some for a record.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOSPC | Errno::DQUOT) => return Ok(None),
             Err(errno) => return Err(errno.into()),
         }
         let length = usize::try_from(length).map_err(io::Error::other)?;

@@ -1,29 +1,31 @@
 //! Everything below the undo directory. `docs/undo-log-format.md` is the authority.
 
+mod background;
 mod barriers;
 mod changes;
+mod claim;
 mod frame;
 mod journal;
 mod layout;
 mod loans;
+mod lock;
 mod mapped;
 mod pack;
-mod reaper;
 mod record;
 mod remade;
+mod reserve;
 mod sealed;
 mod step_dir;
 
+pub(crate) use background::Counted;
 pub(crate) use barriers::BarrierLog;
 pub(crate) use changes::{ChangeTable, Refreshed, StoredChange};
+pub(crate) use claim::{FORMAT_VERSION, check_workdir_file, is_current_format};
 pub(crate) use frame::{Damage, FrameReader, FrameWriter};
 pub(crate) use journal::{Journal, JournalReader};
-pub(crate) use layout::{
-    Counters, FORMAT_VERSION, Store, Versioned, check_counters, check_workdir_file,
-};
+pub(crate) use layout::{Counters, Store, Versioned, check_counters};
 pub(crate) use loans::{Loan, LoanBook, Root};
 pub(crate) use pack::{Pack, PackReader};
-pub(crate) use reaper::Reaper;
 pub(crate) use record::{At, Body, Content, Header, ObjectRef, Owner, Purpose, Record, Region};
 pub(crate) use remade::{Remade, RemadeLog};
-pub(crate) use step_dir::StepDir;
+pub(crate) use step_dir::{Recorded, StepDir};

@@ -55,6 +55,14 @@ impl FromIterator<Remade> for Entries {
 }
 
 impl RemadeLog {
+    /// Makes the file, with nothing in it, unless it is there.
+    pub(crate) fn make(path: &Path, probe: &Probe) -> io::Result<()> {
+        if path.exists() {
+            return Ok(());
+        }
+        replace_frames(path, MAGIC, probe.clone(), |_| Ok(()))
+    }
+
     pub(crate) fn open(path: &Path, probe: Probe) -> io::Result<Self> {
         repair_torn(path, MAGIC)?;
         let entries = match FrameReader::open(path, MAGIC) {
@@ -82,7 +90,8 @@ impl RemadeLog {
             known.iter().rev().map(|at| &entries.list[*at]).find(|made| made.sequence >= since)
         };
         while let Some(remade) = remade_since(inode, since) {
-            (inode, since, path) = (remade.inode, remade.sequence + 1, Some(remade.path.clone()));
+            (inode, since, path) =
+                (remade.inode, remade.sequence.saturating_add(1), Some(remade.path.clone()));
         }
         (inode, path)
     }
@@ -104,8 +113,13 @@ impl RemadeLog {
     pub(crate) fn is_sound(path: &Path) -> io::Result<bool> {
         match FrameReader::open(path, MAGIC) {
             Ok(frames) => Ok(frames.damage() == Damage::None),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// The history that these were for has been discarded, with the file.
+    pub(crate) fn forget(&self) {
+        *self.entries.lock() = Entries::default();
     }
 }

@@ -10,14 +10,27 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::probe::{Point, Probe};
 
-pub(crate) fn write(path: &Path, value: &impl Serialize, probe: &Probe) -> io::Result<()> {
+/// With `durable`, the file survives power loss, old or new.
+pub(crate) fn write(
+    path: &Path,
+    value: &impl Serialize,
+    probe: &Probe,
+    durable: bool,
+) -> io::Result<()> {
     let json = serde_json::to_string(value)?;
     let sealed = format!("{json}\n{:016x}\n", xxh3_64(json.as_bytes()));
     let new = path.with_extension("new");
     probe.reach(Point::StoreWrite)?;
     fs::write(&new, sealed)?;
     probe.reach(Point::StoreOpen)?;
-    fs::rename(new, path)
+    if durable {
+        fs::File::open(&new)?.sync_all()?;
+    }
+    fs::rename(new, path)?;
+    match path.parent() {
+        Some(parent) if durable => fs::File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
 }
 
 /// `Ok(None)` if the file is not there; `InvalidData` if it is damaged.

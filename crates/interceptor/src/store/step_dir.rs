@@ -1,6 +1,6 @@
 //! The directory of one step, undo or redo.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use super::changes::{ChangeTable, StoredChange, Trailer};
 use super::journal::{Journal, JournalReader};
 use super::pack::{Pack, PackReader};
 use super::record::Header;
+use super::sealed;
 use crate::fold::NetChanges;
 use crate::host::Dir;
 use crate::probe::{Point, Probe};
@@ -25,13 +26,23 @@ const SAMPLED_CHANGES: usize = 50;
 pub(crate) struct Summary {
     pub(crate) step: StepInfo,
     pub(crate) sample: Vec<Change>,
-    /// xxh3-64 of `step` as compact JSON, in hexadecimal: what the engine relies on is checked
-    /// whenever it is read.
+    /// Objects that are directories: what is below them is counted after the step was closed.
+    pub(crate) directories: Vec<u32>,
+    /// xxh3-64 of `step` and `directories` as compact JSON, in hexadecimal: what the engine relies
+    /// on is checked whenever it is read.
     check: String,
 }
 
-fn check_of(step: &StepInfo) -> io::Result<String> {
-    Ok(format!("{:016x}", xxh3_64(&serde_json::to_vec(step)?)))
+fn check_of(step: &StepInfo, directories: &[u32]) -> io::Result<String> {
+    Ok(format!("{:016x}", xxh3_64(&serde_json::to_vec(&(step, directories))?)))
+}
+
+/// What a recorder has written.
+pub(crate) struct Recorded {
+    /// Frames and bytes.
+    pub(crate) journal: (u64, u64),
+    pub(crate) pack_bytes: u64,
+    pub(crate) directories: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,13 +115,14 @@ impl StepDir {
         &self,
         step: &StepInfo,
         net: &NetChanges,
-        journal: (u64, u64),
-        pack_bytes: u64,
+        recorded: Recorded,
         probe: &Probe,
     ) -> io::Result<()> {
         let changes = &net.changes;
+        let Recorded { journal, pack_bytes, directories } = recorded;
         let sample = changes.iter().take(SAMPLED_CHANGES).map(StoredChange::to_change).collect();
-        let summary = Summary { step: step.clone(), sample, check: check_of(step)? };
+        let check = check_of(step, &directories)?;
+        let summary = Summary { step: step.clone(), sample, directories, check };
         let mut text = serde_json::to_vec_pretty(&summary)?;
         text.push(b'\n');
         probe.reach(Point::StoreWrite)?;
@@ -132,6 +144,27 @@ impl StepDir {
         ChangeTable::write(&self.path.join("changes"), net, &trailer, probe.clone())
     }
 
+    /// Against power loss.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        for name in ["journal", "pack", "summary.json", "changes", "objects", ""] {
+            match File::open(self.path.join(name)) {
+                Ok(file) => file.sync_all()?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes below directories in the store; `None` while they have not been counted.
+    pub(crate) fn held_below(&self) -> io::Result<Option<u64>> {
+        sealed::read(&self.path.join("held"))
+    }
+
+    pub(crate) fn set_held_below(&self, bytes: u64, probe: &Probe) -> io::Result<()> {
+        sealed::write(&self.path.join("held"), &bytes, probe, false)
+    }
+
     /// What summary and changes take on disk.
     pub(crate) fn sealed_bytes(&self) -> u64 {
         let size = |name: &str| self.path.join(name).metadata().map_or(0, |file| file.len());
@@ -143,7 +176,7 @@ impl StepDir {
         let text = fs::read(self.path.join("summary.json"))?;
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "summary.json is damaged");
         let mut summary: Summary = serde_json::from_slice(&text).map_err(|_| damaged())?;
-        if check_of(&summary.step)? != summary.check {
+        if check_of(&summary.step, &summary.directories)? != summary.check {
             return Err(damaged());
         }
         summary.step.pinned = self.pinned();
