@@ -110,7 +110,7 @@ impl UndoEngine {
         let mut closed = ClosedEntry::new(info, sequence, dir.clone());
         match dir.held_below() {
             Ok(Some(bytes)) => {
-                closed.info.held_bytes = closed.info.held_bytes.saturating_add(bytes)
+                closed.info.held_bytes = closed.info.held_bytes.saturating_add(bytes);
             }
             _ => closed.counting = self.count_below(dir, directories),
         }

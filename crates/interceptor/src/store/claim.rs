@@ -19,8 +19,8 @@ const VERSION_MAGIC: &str = "codeagent-undo ";
 /// Everything the engine makes at the top of an undo directory; nothing else is ever deleted.
 /// In this order a history is discarded: each leaves a log that can be opened.
 pub(super) const DIRS: [&str; 5] = ["wal", "redo", "steps", "quarantine", "trash"];
-const FILES: [&str; 7] =
-    ["version", "lock", "workdir", "counters", "barriers", "remade", "reserve"];
+const FILES: [&str; 8] =
+    ["version", "lock", "workdir", "counters", "barriers", "remade", "loans", "reserve"];
 
 pub(super) fn version_text() -> String {
     format!("{VERSION_MAGIC}{FORMAT_VERSION}\n")

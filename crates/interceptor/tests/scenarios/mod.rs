@@ -207,6 +207,12 @@ pub(crate) fn all() -> Vec<Scenario> {
     ];
     scenarios
         .push(Scenario { configure: |config| config.durable = true, ..step("durable", MIXED) });
+    scenarios.push(Scenario {
+        history: &[BEFORE, MIXED],
+        act: Act::Engine(|engine, _| engine.rollback(1, RollbackOptions::default()).map(drop)),
+        configure: |config| config.durable = true,
+        ..step("durable undo", &[])
+    });
     scenarios
 }
 
