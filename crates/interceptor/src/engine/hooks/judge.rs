@@ -1,0 +1,197 @@
+//! Policies and safeguards: what is asked before anything is recorded.
+
+use codeagent_common::{EntryKind, PathUse, PathVerdict, RelPath};
+use parking_lot::RwLockReadGuard;
+
+use super::Stop;
+use super::change::Located;
+use crate::capture::{InodeState, Wanted};
+use crate::engine::UndoEngine;
+use crate::engine::state::{OpenStep, State};
+use crate::error::{Result, UndoError};
+use crate::host::Stamp;
+use crate::interceptor::{Mutation, RenameMode};
+use crate::store::At;
+
+impl UndoEngine {
+    pub(super) fn count_delete(
+        &self,
+        gate: &RwLockReadGuard<'_, State>,
+        path: RelPath<'_>,
+    ) -> std::result::Result<(), Stop> {
+        let Some(step) = gate.open.as_ref() else {
+            return Ok(());
+        };
+        let config = self.safeguards.read();
+        match step.safeguards.lock().on_delete(&config, step.id, path, 1) {
+            Some(question) => Err(Stop::Ask(question)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn count_rename_over(
+        &self,
+        gate: &RwLockReadGuard<'_, State>,
+        to: RelPath<'_>,
+    ) -> std::result::Result<(), Stop> {
+        let Some(step) = gate.open.as_ref() else {
+            return Ok(());
+        };
+        let config = self.safeguards.read();
+        match step.safeguards.lock().on_rename_over(&config, step.id, to) {
+            Some(question) => Err(Stop::Ask(question)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn check_overwrite(
+        &self,
+        gate: &RwLockReadGuard<'_, State>,
+        located: &Located<'_>,
+        state: &InodeState,
+        wanted: Wanted,
+    ) -> std::result::Result<(), Stop> {
+        let (Some(step), Wanted::Content(span)) = (gate.open.as_ref(), wanted) else {
+            return Ok(());
+        };
+        let size = state.former_length().unwrap_or(located.stamp.size);
+        if span.start >= size {
+            return Ok(()); // only adds to the file
+        }
+        let At::Path(path) = located.at() else {
+            return Ok(());
+        };
+        let config = self.safeguards.read();
+        match step.safeguards.lock().on_overwrite(&config, step.id, path, size) {
+            Some(question) => Err(Stop::Ask(question)),
+            None => Ok(()),
+        }
+    }
+
+    /// Asks the path policy about every name the mutation uses.
+    pub(super) fn judge(&self, mutation: &Mutation<'_>, step: Option<&OpenStep>) -> Result<()> {
+        match *mutation {
+            Mutation::Link { existing, path } => {
+                // By its new name the file could be written to unjudged.
+                if let Some(existing) = existing {
+                    self.judge_path(existing, PathUse::Write, step)?;
+                }
+                self.judge_path(path, PathUse::Appear, step)
+            }
+            Mutation::Create { path, .. } | Mutation::Mkdir { path } => {
+                self.judge_path(path, PathUse::Appear, step)
+            }
+            Mutation::Unlink { path } | Mutation::Rmdir { path } => {
+                self.judge_path(path, PathUse::Disappear, step)
+            }
+            Mutation::Rename { from, to, mode } => {
+                self.judge_path(from, PathUse::Disappear, step)?;
+                self.judge_path(to, PathUse::Appear, step)?;
+                if mode == RenameMode::Exchange {
+                    self.judge_path(from, PathUse::Appear, step)?;
+                }
+                Ok(())
+            }
+            Mutation::Write { file, .. }
+            | Mutation::Append { file }
+            | Mutation::Truncate { file, .. }
+            | Mutation::Allocate { file, .. }
+            | Mutation::OpenUnseen { file } => self.judge_path(file.path, PathUse::Write, step),
+            Mutation::SetAttributes { file } => {
+                self.judge_path(file.path, PathUse::Attributes, step)
+            }
+        }
+    }
+
+    pub(in crate::engine) fn judge_path(
+        &self,
+        path: RelPath<'_>,
+        usage: PathUse,
+        step: Option<&OpenStep>,
+    ) -> Result<()> {
+        match self.config.paths.judge(path, usage) {
+            PathVerdict::Allow => Ok(()),
+            PathVerdict::Flag => {
+                if let Some(step) = step {
+                    step.flag(path);
+                }
+                Ok(())
+            }
+            PathVerdict::Deny(rule) => Err(UndoError::PathProtected { path: path.to_buf(), rule }),
+        }
+    }
+
+    /// A directory gets a new name: everything below it disappears, and appears there.
+    pub(in crate::engine) fn judge_below(
+        &self,
+        from: RelPath<'_>,
+        to: RelPath<'_>,
+        step: Option<&OpenStep>,
+    ) -> Result<()> {
+        if !self.config.paths.guards_below(from) && !self.config.paths.guards_below(to) {
+            return Ok(());
+        }
+        let Ok(dir) = self.workspace.tree.owned_dir(from) else {
+            return Ok(());
+        };
+        let mut verdict = Ok(());
+        crate::host::walk(&dir, from, &mut |path, _, _, _| {
+            if verdict.is_ok() {
+                let new = path.strip(from).map(|below| to.concat(below));
+                verdict = self.judge_path(path, PathUse::Disappear, step);
+                if let (Ok(()), Some(new)) = (&verdict, new) {
+                    verdict = self.judge_path(new.as_path(), PathUse::Appear, step);
+                }
+            }
+            Ok(())
+        })
+        .map_err(UndoError::host)?;
+        verdict
+    }
+
+    /// Whether all names of the mutation are ones undo leaves alone. What got such a name in this
+    /// step, and had another one, is not left alone.
+    pub(super) fn ignores(&self, mutation: &Mutation<'_>, step: Option<&OpenStep>) -> bool {
+        let covers = |path: RelPath<'_>, is_dir| {
+            self.ignored.covers(&self.config.working_dir, path, is_dir)
+                && !step.is_some_and(|step| step.keeps(path))
+        };
+        let keep = |path: RelPath<'_>| {
+            if let (true, Some(step)) = (covers(path, false) || covers(path, true), step) {
+                step.keep(path);
+            }
+            false
+        };
+        match *mutation {
+            Mutation::Create { path, kind } => {
+                covers(path, false) || self.leaves_symlinks_alone(kind)
+            }
+            Mutation::Link { existing: Some(existing), path } if !covers(existing, false) => {
+                keep(path)
+            }
+            Mutation::Rename { from, to, mode } => match (covers(from, false), covers(to, false)) {
+                (true, true) => true,
+                (true, false) if mode == RenameMode::Exchange => keep(from),
+                (true, false) => false,
+                (false, _) => keep(to),
+            },
+            Mutation::Link { path, .. } | Mutation::Unlink { path } => covers(path, false),
+            Mutation::Mkdir { path } | Mutation::Rmdir { path } => covers(path, true),
+            Mutation::Write { file, .. }
+            | Mutation::Append { file }
+            | Mutation::Truncate { file, .. }
+            | Mutation::Allocate { file, .. }
+            | Mutation::OpenUnseen { file }
+            | Mutation::SetAttributes { file } => covers(file.path, false),
+        }
+    }
+
+    pub(super) fn leaves_symlinks_alone(&self, kind: EntryKind) -> bool {
+        kind == EntryKind::Symlink
+            && self.config.symlinks == codeagent_common::SymlinkPolicy::Ignore
+    }
+
+    pub(super) fn skips_symlink(&self, stamp: &Stamp) -> bool {
+        self.leaves_symlinks_alone(stamp.kind())
+    }
+}
