@@ -1,12 +1,13 @@
 //! Writes to a file that the step has captured already: the hook, and nothing but the hook.
 
 use std::hint::black_box;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use codeagent_common::RelPath;
-use codeagent_interceptor::{FileId, WriteInterceptor};
+use codeagent_interceptor::{FileId, FileRef, Mutation, WriteInterceptor};
 
 use crate::driver::{FrontEnd, Guarded};
 use crate::place::Place;
@@ -40,17 +41,23 @@ pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
                 })
             },
             || {
-                let granted = hooks.time(|| {
-                    let granted = |call: &u32| {
-                        let permit = engine.repeat_write(id, offset(*call), WRITE_BYTES);
-                        black_box(&permit).is_some()
-                    };
-                    Ok((0..HOOK_CALLS).filter(granted).count())
+                // Now and then the engine wants to see a write, to look at the free space.
+                let long_way = hooks.time(|| {
+                    let mut long_way = 0;
+                    for call in 0..HOOK_CALLS {
+                        let (offset, length) = (offset(call), WRITE_BYTES);
+                        if let Some(permit) = engine.repeat_write(id, offset, length) {
+                            black_box(&permit);
+                            continue;
+                        }
+                        let file = FileRef { path, fd: Some(file.as_fd()) };
+                        let write = Mutation::Write { file, offset, length };
+                        black_box(engine.before(&write)?).done();
+                        long_way += 1;
+                    }
+                    Ok(long_way)
                 })?;
-                ensure!(
-                    granted == HOOK_CALLS as usize,
-                    "the short way was not open for each write"
-                );
+                ensure!(long_way < HOOK_CALLS / 100, "{long_way} writes went the long way");
                 Ok(())
             },
         )
