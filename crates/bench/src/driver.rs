@@ -115,10 +115,12 @@ impl FrontEnd for Guarded<'_> {
         let id = FileId::of(&file)?;
         permit.created(id);
         let host = || Ok(file.write_all_at(content, 0)?);
-        match self.engine.repeat_write(id, 0, content.len() as u64) {
-            Some(permit) => finish(permit, host()),
-            None => bail!("a new file was not known to the step"),
+        let length = content.len() as u64;
+        if let Some(permit) = self.engine.repeat_write(id, 0, length) {
+            return finish(permit, host());
         }
+        let file_ref = FileRef { path, fd: Some(file.as_fd()) };
+        self.apply(&Mutation::Write { file: file_ref, offset: 0, length }, host)
     }
 
     fn write(&self, path: RelPath<'_>, offset: u64, bytes: &[u8]) -> Result<()> {
