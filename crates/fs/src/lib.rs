@@ -1,1 +1,14 @@
+//! The intercepting filesystem that every Linux transport serves: virtiofsd's passthrough, with a
+//! question to a [`WriteInterceptor`](codeagent_interceptor::WriteInterceptor) before each mutation.
 #![cfg(target_os = "linux")]
+
+mod handles;
+mod host_file;
+mod in_flight;
+mod intercepted;
+mod names;
+mod operations;
+mod paths;
+mod thread;
+
+pub use intercepted::{Cache, FsConfig, InterceptedFs};

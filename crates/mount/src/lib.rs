@@ -1,1 +1,11 @@
+//! The mount: the intercepting filesystem, served to this machine over FUSE.
+#![cfg(target_os = "linux")]
 
+mod adapter;
+mod attributes;
+mod mounted;
+mod stale;
+mod transfer;
+
+pub use mounted::{Mount, MountOptions, Unmounted};
+pub use stale::recover;

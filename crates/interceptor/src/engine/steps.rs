@@ -143,6 +143,13 @@ impl UndoEngine {
         if due(&state) { self.finish(&mut state).map(Some) } else { Ok(None) }
     }
 
+    /// Ends the ambient step that may be open, however quiet it was: its front end goes away.
+    pub fn end_ambient_step(&self) -> Result<Option<ClosedStep>> {
+        let mut state = self.state.write();
+        self.finish_interrupted(&mut state)?;
+        self.end_ambient(&mut state)
+    }
+
     pub(super) fn ambient_expired(&self, step: &OpenStep, now: Timestamp) -> bool {
         let quiet =
             now.0.saturating_sub(step.last_activity_ms.load(std::sync::atomic::Ordering::Relaxed));

@@ -1,0 +1,71 @@
+//! Open handles: how many there are, and which file is behind those that can write.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use codeagent_interceptor::FileId;
+use parking_lot::RwLock;
+
+type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
+#[derive(Debug)]
+pub(crate) struct Handles {
+    open: AtomicU64,
+    limit: u64,
+    /// Known from the open on, so that a repeated write needs no look at the file.
+    writable: RwLock<Map<u64, FileId>>,
+}
+
+impl Handles {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { open: AtomicU64::new(0), limit, writable: RwLock::default() }
+    }
+
+    /// Runs `open` if one more handle is allowed.
+    pub(crate) fn admit<T>(&self, open: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let room = |open: u64| (open < self.limit).then_some(open + 1);
+        self.open
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+            .map_err(|_| io::Error::from_raw_os_error(libc::ENFILE))?;
+        open().inspect_err(|_| self.closed())
+    }
+
+    pub(crate) fn closed(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remember(&self, handle: u64, file: FileId) {
+        self.writable.write().insert(handle, file);
+    }
+
+    pub(crate) fn forget(&self, handle: u64) {
+        if self.writable.read().contains_key(&handle) {
+            self.writable.write().remove(&handle);
+        }
+    }
+
+    pub(crate) fn file(&self, handle: u64) -> Option<FileId> {
+        self.writable.read().get(&handle).copied()
+    }
+
+    pub(crate) fn clear(&self) {
+        self.open.store(0, Ordering::Relaxed);
+        self.writable.write().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_handle_too_many_is_refused_until_another_is_closed() {
+        let handles = Handles::new(1);
+        assert!(handles.admit(|| Ok(())).is_ok());
+        let refused = handles.admit(|| Ok(())).err().and_then(|error| error.raw_os_error());
+        assert_eq!(refused, Some(libc::ENFILE));
+        handles.closed();
+        assert!(handles.admit(|| Err::<(), _>(io::Error::other("no"))).is_err());
+        assert!(handles.admit(|| Ok(())).is_ok());
+    }
+}

@@ -1,0 +1,83 @@
+//! The host file behind a handle or an inode.
+//!
+//! The filesystem below keeps its files to itself, but hands the one behind a handle to whoever
+//! copies data out of it.
+
+use std::fs::File;
+use std::io;
+
+use codeagent_interceptor::FileId;
+use virtiofsd::filesystem::{Context, FileSystem, ZeroCopyWriter};
+use virtiofsd::oslib::ReadvFlags;
+use virtiofsd::passthrough::PassthroughFs;
+
+struct Peek<F>(F);
+
+impl<F: FnMut(&File) -> io::Result<()>> ZeroCopyWriter for Peek<F> {
+    fn read_from_file_at(
+        &mut self,
+        file: &File,
+        _count: usize,
+        _offset: u64,
+        _flags: Option<ReadvFlags>,
+    ) -> io::Result<usize> {
+        (self.0)(file).map(|()| 0)
+    }
+}
+
+/// A descriptor of its own: nothing may wait for the engine while the handle is locked, or a flush
+/// of it, a write to it and an undo could wait for each other.
+pub(crate) fn behind_handle(
+    fs: &PassthroughFs,
+    ctx: Context,
+    inode: u64,
+    handle: u64,
+) -> io::Result<File> {
+    let mut found = None;
+    peek(fs, ctx, inode, handle, |file| {
+        found = Some(file.try_clone()?);
+        Ok(())
+    })?;
+    found.ok_or_else(crate::names::bad_descriptor)
+}
+
+pub(crate) fn id_behind_handle(
+    fs: &PassthroughFs,
+    ctx: Context,
+    inode: u64,
+    handle: u64,
+) -> io::Result<FileId> {
+    let mut found = None;
+    peek(fs, ctx, inode, handle, |file| {
+        found = Some(FileId::of(file)?);
+        Ok(())
+    })?;
+    found.ok_or_else(crate::names::bad_descriptor)
+}
+
+/// The file an inode stands for, whatever its names are now; `None` for what is neither a file nor
+/// a directory.
+pub(crate) fn behind_inode(
+    fs: &PassthroughFs,
+    ctx: Context,
+    inode: u64,
+) -> io::Result<Option<File>> {
+    let handle = match fs.open(ctx, inode, false, libc::O_PATH as u32) {
+        Ok((handle, _)) => handle.ok_or_else(crate::names::bad_descriptor)?,
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let file = behind_handle(fs, ctx, inode, handle);
+    let _ = fs.release(ctx, inode, 0, handle, false, false, None);
+    file.map(Some)
+}
+
+fn peek(
+    fs: &PassthroughFs,
+    ctx: Context,
+    inode: u64,
+    handle: u64,
+    look: impl FnMut(&File) -> io::Result<()>,
+) -> io::Result<()> {
+    fs.read(ctx, inode, handle, Peek(look), 0, 0, None, 0).map(|_| ())
+}

@@ -1,0 +1,289 @@
+//! The filesystem itself, and the questions it asks.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use codeagent_interceptor::{FileRef, Mutation, Permit, WriteInterceptor};
+use parking_lot::RwLock;
+use rustix::fs::{Mode, OFlags};
+use rustix::process::Resource;
+use virtiofsd::filesystem::{Context, Entry, FileSystem, FsOptions, OpenOptions, SetattrValid};
+use virtiofsd::fuse::SetattrIn;
+use virtiofsd::passthrough::{CachePolicy, Config, PassthroughFs};
+
+use crate::handles::Handles;
+use crate::in_flight::{InFlight, Mutating};
+use crate::paths::PathMap;
+use crate::{host_file, thread};
+
+/// Descriptors that are not given to clients: the engine needs some for itself.
+const RESERVED_DESCRIPTORS: u64 = 128;
+
+/// What clients may keep of a file's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cache {
+    /// As much as they like, but they ask about names and attributes each time. Coherent with
+    /// changes on the host, and shared mappings work.
+    #[default]
+    Auto,
+    /// Nothing. Files cannot be mapped for writing.
+    Never,
+}
+
+#[derive(Debug, Clone)]
+pub struct FsConfig {
+    pub root: PathBuf,
+    pub cache: Cache,
+    /// Mutations fail with EROFS.
+    pub read_only: bool,
+    /// Files and directories that may be open at once; further ones fail with ENFILE.
+    pub max_handles: u64,
+}
+
+impl FsConfig {
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into(), cache: Cache::Auto, read_only: false, max_handles: 100_000 }
+    }
+}
+
+/// A directory of the host, in which nothing changes without the interceptor's permission.
+///
+/// Read-only operations go straight to the host. Any number of threads may call in; one that waits
+/// for the answer to a safeguard keeps no lock that a read-only operation takes.
+pub struct InterceptedFs<I> {
+    pub(crate) fs: PassthroughFs,
+    pub(crate) interceptor: Arc<I>,
+    pub(crate) paths: PathMap,
+    pub(crate) handles: Handles,
+    pub(crate) read_only: bool,
+    in_flight: InFlight,
+    /// Paths are true while this is held: shared by mutations, owned by renames of directories.
+    pub(crate) names: RwLock<()>,
+    /// Open for as long as the filesystem below finds its root through it.
+    _root: OwnedFd,
+}
+
+impl<I: WriteInterceptor> InterceptedFs<I> {
+    /// Opens `config.root`; what is mounted over it later does not matter.
+    pub fn new(config: &FsConfig, interceptor: Arc<I>) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&config.root, flags, Mode::empty())?;
+        let below = Config {
+            // Not the path itself: it need not be UTF-8, and may soon lead to our own mount.
+            root_dir: format!("/proc/self/fd/{}/.", root.as_raw_fd()),
+            entry_timeout: Duration::ZERO,
+            attr_timeout: Duration::ZERO,
+            cache_policy: match config.cache {
+                Cache::Auto => CachePolicy::Auto,
+                Cache::Never => CachePolicy::Never,
+            },
+            xattr: true,
+            guest_fd_limit: descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS),
+            ..Config::default()
+        };
+        // In a thread of its own, because it sets the umask.
+        let made =
+            std::thread::spawn(move || thread::prepare().and_then(|()| PassthroughFs::new(below)));
+        let fs = made.join().map_err(|_| io::Error::other("the filesystem failed to start"))??;
+        fs.init(FsOptions::empty())?;
+        Ok(Self {
+            fs,
+            interceptor,
+            paths: PathMap::new(),
+            handles: Handles::new(config.max_handles),
+            read_only: config.read_only,
+            in_flight: InFlight::default(),
+            names: RwLock::new(()),
+            _root: root,
+        })
+    }
+
+    pub fn interceptor(&self) -> &Arc<I> {
+        &self.interceptor
+    }
+
+    /// Mutations that have begun and not ended.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.count()
+    }
+
+    /// Waits until no mutation is on its way; `false` if that took longer than `timeout`.
+    pub fn wait_until_quiet(&self, timeout: Duration) -> bool {
+        self.in_flight.wait_until_quiet(timeout)
+    }
+
+    /// Every mutation begins here, after its names have been checked.
+    pub(crate) fn begin(&self) -> io::Result<Mutating<'_>> {
+        if self.read_only {
+            return Err(read_only());
+        }
+        thread::prepare()?;
+        Ok(self.in_flight.enter())
+    }
+
+    pub(crate) fn ask(&self, mutation: &Mutation<'_>) -> io::Result<Permit<'_>> {
+        self.interceptor
+            .before(mutation)
+            .map_err(|error| io::Error::from_raw_os_error(error.errno()))
+    }
+
+    /// Tells how the making of a name went, and remembers what it stands for.
+    pub(crate) fn made(
+        &self,
+        ctx: Context,
+        (parent, name): (u64, &CStr),
+        permit: Permit<'_>,
+        outcome: io::Result<Entry>,
+    ) -> io::Result<Entry> {
+        let entry = match outcome {
+            Ok(entry) => entry,
+            Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
+        };
+        self.paths.made(parent, name.to_bytes(), entry.inode, is_dir(&entry))?;
+        permit.done();
+        Ok(entry)
+    }
+
+    /// Making a name failed, which can also happen after it was made. Then nothing is said about
+    /// it, and undo looks for itself.
+    pub(crate) fn not_made(
+        &self,
+        ctx: Context,
+        (parent, name): (u64, &CStr),
+        permit: Permit<'_>,
+        error: io::Error,
+    ) -> io::Error {
+        match self.fs.lookup(ctx, parent, name) {
+            Ok(entry) => {
+                self.fs.forget(ctx, entry.inode, 1);
+                drop(permit);
+            }
+            Err(_) => permit.failed(),
+        }
+        error
+    }
+
+    /// Changes a file that is perhaps not open.
+    pub(crate) fn change<T>(
+        &self,
+        ctx: Context,
+        (inode, handle): (u64, Option<u64>),
+        mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
+        host: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let _names = self.names.read();
+        let file = match handle {
+            Some(handle) => Some(host_file::behind_handle(&self.fs, ctx, inode, handle)?),
+            None => host_file::behind_inode(&self.fs, ctx, inode)?,
+        };
+        let permit = self.ask_about(inode, file.as_ref(), mutation)?;
+        finish(permit, host())
+    }
+
+    pub(crate) fn ask_about(
+        &self,
+        inode: u64,
+        file: Option<&File>,
+        mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
+    ) -> io::Result<Permit<'_>> {
+        let path = self.paths.path(inode)?;
+        let fd = file.map(AsFd::as_fd);
+        self.ask(&mutation(FileRef { path: path.as_path(), fd }))
+    }
+
+    /// Opens a file that exists. Truncation is a mutation of its own, with the open file at hand.
+    pub(crate) fn open_existing(
+        &self,
+        ctx: Context,
+        inode: u64,
+        kill_priv: bool,
+        flags: u32,
+    ) -> io::Result<(Option<u64>, OpenOptions)> {
+        let writable = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        let truncate = has(flags, libc::O_TRUNC);
+        if self.read_only && (writable || truncate) {
+            return Err(read_only());
+        }
+        let (handle, options) =
+            self.handles.admit(|| self.fs.open(ctx, inode, kill_priv, only_opening(flags)))?;
+        let Some(handle) = handle else { return Ok((None, options)) };
+        let ready = || {
+            if truncate {
+                self.truncate_opened(ctx, inode, handle, writable)?;
+            }
+            if writable {
+                let file = host_file::id_behind_handle(&self.fs, ctx, inode, handle)?;
+                self.handles.remember(handle, file);
+            }
+            Ok(())
+        };
+        match ready() {
+            Ok(()) => Ok((Some(handle), options)),
+            Err(error) => {
+                let _ = self.fs.release(ctx, inode, 0, handle, false, false, None);
+                self.handles.closed();
+                Err(error)
+            }
+        }
+    }
+
+    fn truncate_opened(
+        &self,
+        ctx: Context,
+        inode: u64,
+        handle: u64,
+        writable: bool,
+    ) -> io::Result<()> {
+        let _mutating = self.begin()?;
+        let attr = SetattrIn::default();
+        let through = writable.then_some(handle);
+        let host = || self.fs.setattr(ctx, inode, attr, through, SetattrValid::SIZE);
+        let place = (inode, Some(handle));
+        self.change(ctx, place, |file| Mutation::Truncate { file, length: 0 }, host).map(|_| ())
+    }
+}
+
+/// The flags that open a file and do nothing else: clients may send any.
+fn only_opening(flags: u32) -> u32 {
+    const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+    flags & !((libc::O_TRUNC | libc::O_CREAT | libc::O_EXCL | libc::O_PATH | TMPFILE) as u32)
+}
+
+pub(crate) fn has(flags: u32, flag: i32) -> bool {
+    flags as i32 & flag != 0
+}
+
+pub(crate) fn is_dir(entry: &Entry) -> bool {
+    entry.attr.mode & libc::S_IFMT == libc::S_IFDIR
+}
+
+pub(crate) fn read_only() -> io::Error {
+    io::Error::from_raw_os_error(libc::EROFS)
+}
+
+pub(crate) fn finish<T>(permit: Permit<'_>, outcome: io::Result<T>) -> io::Result<T> {
+    match outcome {
+        Ok(_) => permit.done(),
+        Err(_) => permit.failed(),
+    }
+    outcome
+}
+
+fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+impl<I> fmt::Debug for InterceptedFs<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InterceptedFs")
+            .field("read_only", &self.read_only)
+            .field("in_flight", &self.in_flight.count())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,554 @@
+//! The operations: mutations with their questions, and the others as they are.
+
+use std::ffi::CStr;
+use std::io;
+use std::time::Duration;
+
+use codeagent_common::{EntryKind, RelPath};
+use codeagent_interceptor::{Allocation, FileRef, Mutation, RenameMode, WriteInterceptor};
+use virtiofsd::filesystem::{
+    Context, Entry, Extensions, FileSystem, FsOptions, GetxattrReply, ListxattrReply, OpenOptions,
+    SerializableFileSystem, SetattrValid, SetxattrFlags, ZeroCopyReader, ZeroCopyWriter,
+};
+use virtiofsd::fuse;
+use virtiofsd::passthrough::PassthroughFs;
+
+use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
+use crate::names::{bad_descriptor, check_attribute_name, check_name, invalid};
+use crate::{host_file, thread};
+
+/// What `setattr` can change.
+const CHANGEABLE: SetattrValid = SetattrValid::from_bits_truncate(
+    SetattrValid::MODE.bits()
+        | SetattrValid::UID.bits()
+        | SetattrValid::GID.bits()
+        | SetattrValid::SIZE.bits()
+        | SetattrValid::ATIME.bits()
+        | SetattrValid::MTIME.bits(),
+);
+
+impl<I: WriteInterceptor> InterceptedFs<I> {
+    fn make_entry(
+        &self,
+        ctx: Context,
+        (parent, name): (u64, &CStr),
+        mutation: impl FnOnce(RelPath<'_>) -> Mutation<'_>,
+        host: impl FnOnce() -> io::Result<Entry>,
+    ) -> io::Result<Entry> {
+        check_name(name)?;
+        let _mutating = self.begin()?;
+        let _names = self.names.read();
+        let path = self.paths.child(parent, name.to_bytes())?;
+        let permit = self.ask(&mutation(path.as_path()))?;
+        self.made(ctx, (parent, name), permit, host())
+    }
+
+    fn remove(
+        &self,
+        (parent, name): (u64, &CStr),
+        mutation: impl FnOnce(RelPath<'_>) -> Mutation<'_>,
+        host: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        check_name(name)?;
+        let _mutating = self.begin()?;
+        let _names = self.names.read();
+        let path = self.paths.child(parent, name.to_bytes())?;
+        let permit = self.ask(&mutation(path.as_path()))?;
+        let outcome = if permit.performed() { Ok(()) } else { host() };
+        if outcome.is_ok() {
+            self.paths.removed(parent, name.to_bytes());
+        }
+        finish(permit, outcome)
+    }
+
+    /// A new file that is open at once; what exists already is opened instead.
+    #[expect(clippy::too_many_arguments, reason = "the request has as many")]
+    fn create_new(
+        &self,
+        ctx: Context,
+        parent: u64,
+        name: &CStr,
+        mode: u32,
+        kill_priv: bool,
+        flags: u32,
+        umask: u32,
+        extensions: Extensions,
+    ) -> io::Result<(Entry, Option<u64>, OpenOptions)> {
+        let _mutating = self.begin()?;
+        let _names = self.names.read();
+        let path = self.paths.child(parent, name.to_bytes())?;
+        let permit = self.ask(&Mutation::Create { path: path.as_path(), kind: EntryKind::File })?;
+        // Exclusive whatever the client wants: an existing file is not the interceptor's creation.
+        let exclusive = flags | libc::O_EXCL as u32;
+        let create =
+            || self.fs.create(ctx, parent, name, mode, kill_priv, exclusive, umask, extensions);
+        let (entry, handle, options) = match self.handles.admit(create) {
+            Ok(created) => created,
+            Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
+        };
+        self.paths.made(parent, name.to_bytes(), entry.inode, false)?;
+        if let Some(handle) = handle {
+            let file = host_file::id_behind_handle(&self.fs, ctx, entry.inode, handle)?;
+            self.handles.remember(handle, file);
+            permit.created(file);
+        }
+        Ok((entry, handle, options))
+    }
+
+    fn write_permit(
+        &self,
+        ctx: Context,
+        (inode, handle): (u64, u64),
+        mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
+    ) -> io::Result<codeagent_interceptor::Permit<'_>> {
+        let _names = self.names.read();
+        let file = host_file::behind_handle(&self.fs, ctx, inode, handle)?;
+        self.ask_about(inode, Some(&file), mutation)
+    }
+}
+
+/// Operations that change nothing and name nothing.
+macro_rules! pass_on {
+    ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
+        $(fn $name(&self $(, $arg: $type)*) -> $result {
+            self.fs.$name($($arg),*)
+        })*
+    };
+}
+
+impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
+    type Inode = u64;
+    type Handle = u64;
+    type DirIter = <PassthroughFs as FileSystem>::DirIter;
+
+    pass_on! {
+        fn getattr(&self, ctx: Context, inode: u64, handle: Option<u64>)
+            -> io::Result<(fuse::Attr, Duration)>;
+        fn readlink(&self, ctx: Context, inode: u64) -> io::Result<Vec<u8>>;
+        fn flush(&self, ctx: Context, inode: u64, handle: u64, lock_owner: u64) -> io::Result<()>;
+        fn fsync(&self, ctx: Context, inode: u64, datasync: bool, handle: u64) -> io::Result<()>;
+        fn fsyncdir(&self, ctx: Context, inode: u64, datasync: bool, handle: u64) -> io::Result<()>;
+        fn statfs(&self, ctx: Context, inode: u64) -> io::Result<libc::statvfs64>;
+        fn readdir(&self, ctx: Context, inode: u64, handle: u64, size: u32, offset: u64)
+            -> io::Result<Self::DirIter>;
+        fn lseek(&self, ctx: Context, inode: u64, handle: u64, offset: u64, whence: u32)
+            -> io::Result<u64>;
+        fn syncfs(&self, ctx: Context, inode: u64) -> io::Result<()>;
+    }
+
+    fn init(&self, capable: FsOptions) -> io::Result<FsOptions> {
+        self.paths.clear();
+        self.handles.clear();
+        self.fs.init(capable)
+    }
+
+    fn destroy(&self) {
+        self.fs.destroy();
+        self.paths.clear();
+        self.handles.clear();
+    }
+
+    fn lookup(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<Entry> {
+        check_name(name)?;
+        loop {
+            let since = self.paths.since();
+            let entry = self.fs.lookup(ctx, parent, name)?;
+            let what = (entry.inode, is_dir(&entry));
+            match self.paths.found(since, (parent, name.to_bytes()), what) {
+                Ok(true) => return Ok(entry),
+                Ok(false) => self.fs.forget(ctx, entry.inode, 1),
+                Err(error) => {
+                    self.fs.forget(ctx, entry.inode, 1);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn forget(&self, ctx: Context, inode: u64, count: u64) {
+        self.paths.forget(inode, count);
+        self.fs.forget(ctx, inode, count);
+    }
+
+    fn batch_forget(&self, ctx: Context, requests: Vec<(u64, u64)>) {
+        for &(inode, count) in &requests {
+            self.paths.forget(inode, count);
+        }
+        self.fs.batch_forget(ctx, requests);
+    }
+
+    fn access(&self, ctx: Context, inode: u64, mask: u32) -> io::Result<()> {
+        if self.read_only && has(mask, libc::W_OK) {
+            return Err(read_only());
+        }
+        self.fs.access(ctx, inode, mask)
+    }
+
+    fn read<W: ZeroCopyWriter>(
+        &self,
+        ctx: Context,
+        inode: u64,
+        handle: u64,
+        w: W,
+        size: u32,
+        offset: u64,
+        lock_owner: Option<u64>,
+        flags: u32,
+    ) -> io::Result<usize> {
+        self.fs.read(ctx, inode, handle, w, size, offset, lock_owner, flags)
+    }
+
+    fn getxattr(
+        &self,
+        ctx: Context,
+        inode: u64,
+        name: &CStr,
+        size: u32,
+    ) -> io::Result<GetxattrReply> {
+        check_attribute_name(name)?;
+        thread::prepare()?;
+        self.fs.getxattr(ctx, inode, name, size)
+    }
+
+    fn listxattr(&self, ctx: Context, inode: u64, size: u32) -> io::Result<ListxattrReply> {
+        thread::prepare()?;
+        self.fs.listxattr(ctx, inode, size)
+    }
+
+    fn opendir(
+        &self,
+        ctx: Context,
+        inode: u64,
+        _flags: u32,
+    ) -> io::Result<(Option<u64>, OpenOptions)> {
+        self.handles.admit(|| self.fs.opendir(ctx, inode, libc::O_RDONLY as u32))
+    }
+
+    fn releasedir(&self, ctx: Context, inode: u64, flags: u32, handle: u64) -> io::Result<()> {
+        self.fs.releasedir(ctx, inode, flags, handle)?;
+        self.handles.closed();
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        ctx: Context,
+        inode: u64,
+        kill_priv: bool,
+        flags: u32,
+    ) -> io::Result<(Option<u64>, OpenOptions)> {
+        self.open_existing(ctx, inode, kill_priv, flags)
+    }
+
+    fn release(
+        &self,
+        ctx: Context,
+        inode: u64,
+        flags: u32,
+        handle: u64,
+        flush: bool,
+        flock_release: bool,
+        lock_owner: Option<u64>,
+    ) -> io::Result<()> {
+        self.fs.release(ctx, inode, flags, handle, flush, flock_release, lock_owner)?;
+        self.handles.forget(handle);
+        self.handles.closed();
+        Ok(())
+    }
+
+    fn create(
+        &self,
+        ctx: Context,
+        parent: u64,
+        name: &CStr,
+        mode: u32,
+        kill_priv: bool,
+        flags: u32,
+        umask: u32,
+        extensions: Extensions,
+    ) -> io::Result<(Entry, Option<u64>, OpenOptions)> {
+        check_name(name)?;
+        let new = self.create_new(ctx, parent, name, mode, kill_priv, flags, umask, extensions);
+        match new {
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EEXIST | libc::EROFS))
+                    && !has(flags, libc::O_EXCL) =>
+            {
+                let entry = self
+                    .lookup(ctx, parent, name)
+                    .map_err(|missing| if self.read_only { error } else { missing })?;
+                match self.open_existing(ctx, entry.inode, kill_priv, flags) {
+                    Ok((handle, options)) => Ok((entry, handle, options)),
+                    Err(error) => {
+                        self.forget(ctx, entry.inode, 1);
+                        Err(error)
+                    }
+                }
+            }
+            new => new,
+        }
+    }
+
+    fn mkdir(
+        &self,
+        ctx: Context,
+        parent: u64,
+        name: &CStr,
+        mode: u32,
+        umask: u32,
+        extensions: Extensions,
+    ) -> io::Result<Entry> {
+        let host = || self.fs.mkdir(ctx, parent, name, mode, umask, extensions);
+        self.make_entry(ctx, (parent, name), |path| Mutation::Mkdir { path }, host)
+    }
+
+    fn mknod(
+        &self,
+        ctx: Context,
+        parent: u64,
+        name: &CStr,
+        mode: u32,
+        rdev: u32,
+        umask: u32,
+        extensions: Extensions,
+    ) -> io::Result<Entry> {
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => EntryKind::File,
+            libc::S_IFIFO => EntryKind::Fifo,
+            libc::S_IFSOCK => EntryKind::Socket,
+            libc::S_IFCHR | libc::S_IFBLK => EntryKind::Device,
+            _ => return Err(invalid()),
+        };
+        let host = || self.fs.mknod(ctx, parent, name, mode, rdev, umask, extensions);
+        self.make_entry(ctx, (parent, name), |path| Mutation::Create { path, kind }, host)
+    }
+
+    fn symlink(
+        &self,
+        ctx: Context,
+        target: &CStr,
+        parent: u64,
+        name: &CStr,
+        extensions: Extensions,
+    ) -> io::Result<Entry> {
+        let kind = EntryKind::Symlink;
+        let host = || self.fs.symlink(ctx, target, parent, name, extensions);
+        self.make_entry(ctx, (parent, name), |path| Mutation::Create { path, kind }, host)
+    }
+
+    fn link(&self, ctx: Context, inode: u64, parent: u64, name: &CStr) -> io::Result<Entry> {
+        check_name(name)?;
+        let _mutating = self.begin()?;
+        let _names = self.names.read();
+        let existing = self.paths.path(inode)?;
+        let path = self.paths.child(parent, name.to_bytes())?;
+        let (existing, path) = (Some(existing.as_path()), path.as_path());
+        let permit = self.ask(&Mutation::Link { existing, path })?;
+        self.made(ctx, (parent, name), permit, self.fs.link(ctx, inode, parent, name))
+    }
+
+    fn unlink(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<()> {
+        let host = || self.fs.unlink(ctx, parent, name);
+        self.remove((parent, name), |path| Mutation::Unlink { path }, host)
+    }
+
+    fn rmdir(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<()> {
+        let host = || self.fs.rmdir(ctx, parent, name);
+        self.remove((parent, name), |path| Mutation::Rmdir { path }, host)
+    }
+
+    fn rename(
+        &self,
+        ctx: Context,
+        from_parent: u64,
+        from_name: &CStr,
+        to_parent: u64,
+        to_name: &CStr,
+        flags: u32,
+    ) -> io::Result<()> {
+        check_name(from_name)?;
+        check_name(to_name)?;
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(invalid()),
+        };
+        let _mutating = self.begin()?;
+        let (from, to) = ((from_parent, from_name.to_bytes()), (to_parent, to_name.to_bytes()));
+        let exchange = mode == RenameMode::Exchange;
+        let moves_dir = self.paths.may_be_dir(from.0, from.1)
+            || (exchange && self.paths.may_be_dir(to.0, to.1));
+        let (_owned, _shared) = if moves_dir {
+            (Some(self.names.write()), None)
+        } else {
+            (None, Some(self.names.read()))
+        };
+        let from_path = self.paths.child(from.0, from.1)?;
+        let to_path = self.paths.child(to.0, to.1)?;
+        let (old, new) = (from_path.as_path(), to_path.as_path());
+        let permit = self.ask(&Mutation::Rename { from: old, to: new, mode })?;
+        let renaming = self.paths.renaming();
+        let outcome = self.fs.rename(ctx, from_parent, from_name, to_parent, to_name, flags);
+        if outcome.is_ok() {
+            renaming.done(from, to, exchange);
+        }
+        finish(permit, outcome)
+    }
+
+    fn write<R: ZeroCopyReader>(
+        &self,
+        ctx: Context,
+        inode: u64,
+        handle: u64,
+        r: R,
+        size: u32,
+        offset: u64,
+        lock_owner: Option<u64>,
+        delayed_write: bool,
+        kill_priv: bool,
+        flags: u32,
+    ) -> io::Result<usize> {
+        let _mutating = self.begin()?;
+        let file = self.handles.file(handle).ok_or_else(bad_descriptor)?;
+        let append = has(flags, libc::O_APPEND) && !delayed_write;
+        let length = u64::from(size);
+        // Bytes behind the end, wherever that is, are what an append adds.
+        let (start, added) = if append { (u64::MAX, 0) } else { (offset, length) };
+        let permit = match self.interceptor.repeat_write(file, start, added) {
+            Some(permit) => permit,
+            None => self.write_permit(ctx, (inode, handle), |file| {
+                if append {
+                    Mutation::Append { file }
+                } else {
+                    Mutation::Write { file, offset, length }
+                }
+            })?,
+        };
+        let outcome = self.fs.write(
+            ctx,
+            inode,
+            handle,
+            r,
+            size,
+            offset,
+            lock_owner,
+            delayed_write,
+            kill_priv,
+            flags,
+        );
+        finish(permit, outcome)
+    }
+
+    fn copyfilerange(
+        &self,
+        ctx: Context,
+        inode_in: u64,
+        handle_in: u64,
+        offset_in: u64,
+        inode_out: u64,
+        handle_out: u64,
+        offset_out: u64,
+        length: u64,
+        flags: u64,
+    ) -> io::Result<usize> {
+        let _mutating = self.begin()?;
+        let permit = self.write_permit(ctx, (inode_out, handle_out), |file| Mutation::Write {
+            file,
+            offset: offset_out,
+            length,
+        })?;
+        let outcome = self.fs.copyfilerange(
+            ctx, inode_in, handle_in, offset_in, inode_out, handle_out, offset_out, length, flags,
+        );
+        finish(permit, outcome)
+    }
+
+    fn fallocate(
+        &self,
+        ctx: Context,
+        inode: u64,
+        handle: u64,
+        mode: u32,
+        offset: u64,
+        length: u64,
+    ) -> io::Result<()> {
+        let how = allocation(mode)?;
+        let _mutating = self.begin()?;
+        let permit = self.write_permit(ctx, (inode, handle), |file| Mutation::Allocate {
+            file,
+            how,
+            offset,
+            length,
+        })?;
+        finish(permit, self.fs.fallocate(ctx, inode, handle, mode, offset, length))
+    }
+
+    fn setattr(
+        &self,
+        ctx: Context,
+        inode: u64,
+        attr: fuse::SetattrIn,
+        handle: Option<u64>,
+        valid: SetattrValid,
+    ) -> io::Result<(fuse::Attr, Duration)> {
+        if !valid.intersects(CHANGEABLE) {
+            return self.fs.getattr(ctx, inode, handle);
+        }
+        let _mutating = self.begin()?;
+        let host = || self.fs.setattr(ctx, inode, attr, handle, valid);
+        if valid.contains(SetattrValid::SIZE) {
+            // The preimage of content has the attributes with it.
+            let length = attr.size;
+            self.change(ctx, (inode, handle), |file| Mutation::Truncate { file, length }, host)
+        } else {
+            self.change(ctx, (inode, handle), |file| Mutation::SetAttributes { file }, host)
+        }
+    }
+
+    fn setxattr(
+        &self,
+        ctx: Context,
+        inode: u64,
+        name: &CStr,
+        value: &[u8],
+        flags: u32,
+        extra_flags: SetxattrFlags,
+    ) -> io::Result<()> {
+        check_attribute_name(name)?;
+        let _mutating = self.begin()?;
+        self.change(
+            ctx,
+            (inode, None),
+            |file| Mutation::SetAttributes { file },
+            || self.fs.setxattr(ctx, inode, name, value, flags, extra_flags),
+        )
+    }
+
+    fn removexattr(&self, ctx: Context, inode: u64, name: &CStr) -> io::Result<()> {
+        check_attribute_name(name)?;
+        let _mutating = self.begin()?;
+        self.change(
+            ctx,
+            (inode, None),
+            |file| Mutation::SetAttributes { file },
+            || self.fs.removexattr(ctx, inode, name),
+        )
+    }
+}
+
+/// The state cannot be handed to another process: the journal belongs to this one.
+impl<I: WriteInterceptor> SerializableFileSystem for InterceptedFs<I> {}
+
+fn allocation(mode: u32) -> io::Result<Allocation> {
+    let keep_size = has(mode, libc::FALLOC_FL_KEEP_SIZE);
+    match mode as i32 & !libc::FALLOC_FL_KEEP_SIZE {
+        0 if keep_size => Ok(Allocation::KeepSize),
+        0 => Ok(Allocation::Extend),
+        libc::FALLOC_FL_PUNCH_HOLE => Ok(Allocation::PunchHole),
+        libc::FALLOC_FL_ZERO_RANGE => Ok(Allocation::ZeroRange),
+        libc::FALLOC_FL_COLLAPSE_RANGE => Ok(Allocation::CollapseRange),
+        libc::FALLOC_FL_INSERT_RANGE => Ok(Allocation::InsertRange),
+        _ => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+    }
+}

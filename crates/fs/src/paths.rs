@@ -1,0 +1,328 @@
+//! Which names an inode has, as far as clients have seen them.
+//!
+//! Clients speak of inodes, the journal of paths. A node knows its places (a parent and a name in
+//! it), and a path is the way from a node up to the root. Directories have one place, files one for
+//! each name that was seen. The last place stays when its name is removed: an open file without a
+//! name is still called by it, and the engine, which gets the open file too, sees that it is stale.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use codeagent_common::RelPathBuf;
+use parking_lot::RwLock;
+
+use crate::names::bad_descriptor;
+
+type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
+
+pub(crate) const ROOT: u64 = virtiofsd::fuse::ROOT_ID;
+
+/// No path of the host is deeper; one that seems so runs in a circle.
+const MAX_DEPTH: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct PathMap {
+    tables: RwLock<Tables>,
+}
+
+#[derive(Debug)]
+struct Tables {
+    nodes: Map<u64, Node>,
+    /// Renames that have happened, or may have, on the host and not here.
+    renaming: u32,
+    /// Renames so far. A lookup that overlaps one may have seen a name that is no longer true.
+    renames: u64,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    is_dir: bool,
+    /// How often clients were told of it; they forget as often.
+    lookups: AtomicU64,
+    places: Vec<Place>,
+    children: Map<Arc<[u8]>, u64>,
+    /// Places of other nodes in this one, which need it for their paths.
+    pins: usize,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    parent: u64,
+    name: Arc<[u8]>,
+}
+
+/// When a lookup began.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Since(u64);
+
+/// An announced rename; ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Renaming<'a>(&'a PathMap);
+
+impl PathMap {
+    pub(crate) fn new() -> Self {
+        let map = Self { tables: RwLock::new(Tables::new()) };
+        map.clear();
+        map
+    }
+
+    pub(crate) fn clear(&self) {
+        *self.tables.write() = Tables::new();
+    }
+
+    pub(crate) fn path(&self, inode: u64) -> io::Result<RelPathBuf> {
+        self.tables.read().path(inode, None)
+    }
+
+    pub(crate) fn child(&self, parent: u64, name: &[u8]) -> io::Result<RelPathBuf> {
+        self.tables.read().path(parent, Some(name))
+    }
+
+    /// Whether this name stands for a directory; unknown names may.
+    pub(crate) fn may_be_dir(&self, parent: u64, name: &[u8]) -> bool {
+        let tables = self.tables.read();
+        let child = tables.child(parent, name).and_then(|inode| tables.nodes.get(&inode));
+        child.is_none_or(|node| node.is_dir)
+    }
+
+    /// To be taken before the host is asked what a name stands for.
+    pub(crate) fn since(&self) -> Since {
+        loop {
+            let tables = self.tables.read();
+            if tables.renaming == 0 {
+                return Since(tables.renames);
+            }
+            drop(tables);
+            std::thread::yield_now(); // for as long as one system call takes
+        }
+    }
+
+    /// A client was told that a name stands for an inode. `false` if a rename came in between, and
+    /// the host has to be asked again.
+    pub(crate) fn found(
+        &self,
+        since: Since,
+        (parent, name): (u64, &[u8]),
+        (inode, is_dir): (u64, bool),
+    ) -> io::Result<bool> {
+        {
+            let tables = self.tables.read();
+            if tables.child(parent, name) == Some(inode)
+                && let Some(node) = tables.nodes.get(&inode)
+            {
+                node.lookups.fetch_add(1, Ordering::Relaxed);
+                return Ok(true);
+            }
+        }
+        let mut tables = self.tables.write();
+        if tables.renaming > 0 || tables.renames != since.0 {
+            return Ok(false);
+        }
+        tables.add(parent, name, inode, is_dir).map(|()| true)
+    }
+
+    /// A client was told of a name that was just made, while no rename could touch it.
+    pub(crate) fn made(
+        &self,
+        parent: u64,
+        name: &[u8],
+        inode: u64,
+        is_dir: bool,
+    ) -> io::Result<()> {
+        self.tables.write().add(parent, name, inode, is_dir)
+    }
+
+    pub(crate) fn removed(&self, parent: u64, name: &[u8]) {
+        self.tables.write().detach(parent, name);
+    }
+
+    pub(crate) fn renaming(&self) -> Renaming<'_> {
+        self.tables.write().renaming += 1;
+        Renaming(self)
+    }
+
+    pub(crate) fn forget(&self, inode: u64, count: u64) {
+        let emptied = {
+            let tables = self.tables.read();
+            let Some(node) = tables.nodes.get(&inode) else { return };
+            let less = |lookups: u64| Some(lookups.saturating_sub(count));
+            let before = node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            before.is_ok_and(|before| before <= count)
+        };
+        if emptied {
+            self.tables.write().collect(inode);
+        }
+    }
+}
+
+impl Renaming<'_> {
+    /// The host has renamed.
+    pub(crate) fn done(self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
+        let mut tables = self.0.tables.write();
+        if exchange {
+            tables.exchange(from, to);
+        } else {
+            tables.rename(from, to);
+        }
+    }
+}
+
+impl Drop for Renaming<'_> {
+    fn drop(&mut self) {
+        let mut tables = self.0.tables.write();
+        tables.renaming -= 1;
+        tables.renames += 1;
+    }
+}
+
+impl Tables {
+    fn new() -> Self {
+        let root = Node { is_dir: true, lookups: AtomicU64::new(1), ..Node::default() };
+        Self { nodes: Map::from_iter([(ROOT, root)]), renaming: 0, renames: 0 }
+    }
+
+    fn child(&self, parent: u64, name: &[u8]) -> Option<u64> {
+        self.nodes.get(&parent)?.children.get(name).copied()
+    }
+
+    fn path(&self, inode: u64, last: Option<&[u8]>) -> io::Result<RelPathBuf> {
+        let mut components: Vec<&[u8]> = last.into_iter().collect();
+        let mut at = inode;
+        while at != ROOT {
+            let node = self.nodes.get(&at).ok_or_else(bad_descriptor)?;
+            let place = node.places.last().ok_or_else(bad_descriptor)?;
+            components.push(&place.name);
+            at = place.parent;
+            if components.len() > MAX_DEPTH {
+                return Err(io::Error::from_raw_os_error(libc::ESTALE));
+            }
+        }
+        components.reverse();
+        RelPathBuf::new(components.join(&b'/')).map_err(|_| crate::names::invalid())
+    }
+
+    fn add(&mut self, parent: u64, name: &[u8], inode: u64, is_dir: bool) -> io::Result<()> {
+        if !self.nodes.contains_key(&parent) || inode == ROOT {
+            return Err(bad_descriptor());
+        }
+        let node = self.nodes.entry(inode).or_default();
+        node.is_dir = is_dir;
+        *node.lookups.get_mut() += 1;
+        self.attach(parent, name, inode);
+        Ok(())
+    }
+
+    /// From now on, the name stands for the inode, and for nothing else.
+    fn attach(&mut self, parent: u64, name: &[u8], inode: u64) {
+        if self.child(parent, name) == Some(inode) {
+            return;
+        }
+        self.detach(parent, name);
+        let name: Arc<[u8]> = name.into();
+        let outdated = match self.nodes.get_mut(&inode) {
+            None => return,
+            Some(node) if node.is_dir => std::mem::take(&mut node.places),
+            Some(node) => {
+                // What is left over from a name it no longer has.
+                let places = std::mem::take(&mut node.places);
+                let (current, outdated) = places
+                    .into_iter()
+                    .partition(|place| self.child(place.parent, &place.name) == Some(inode));
+                if let Some(node) = self.nodes.get_mut(&inode) {
+                    node.places = current;
+                }
+                outdated
+            }
+        };
+        if let Some(parent) = self.nodes.get_mut(&parent) {
+            parent.children.insert(Arc::clone(&name), inode);
+            parent.pins += 1;
+        }
+        if let Some(node) = self.nodes.get_mut(&inode) {
+            node.places.push(Place { parent, name });
+        }
+        // Last, because a parent that nobody needs any more goes with it.
+        for place in outdated {
+            self.unlink(&place, inode);
+            self.unpin(place.parent);
+        }
+    }
+
+    /// The name stands for nothing any more.
+    fn detach(&mut self, parent: u64, name: &[u8]) {
+        let Some(inode) = self.nodes.get_mut(&parent).and_then(|node| node.children.remove(name))
+        else {
+            return;
+        };
+        let Some(node) = self.nodes.get_mut(&inode) else { return };
+        let place = node.places.iter().position(|p| p.parent == parent && *p.name == *name);
+        if let Some(place) = place
+            && node.places.len() > 1
+        {
+            node.places.remove(place);
+            self.unpin(parent);
+        }
+    }
+
+    fn rename(&mut self, from: (u64, &[u8]), to: (u64, &[u8])) {
+        let Some(inode) = self.child(from.0, from.1) else {
+            return self.detach(to.0, to.1);
+        };
+        if self.child(to.0, to.1) == Some(inode) {
+            return; // two names of one file: rename leaves both
+        }
+        self.attach(to.0, to.1, inode);
+        if self.child(from.0, from.1) == Some(inode) {
+            self.detach(from.0, from.1);
+        }
+    }
+
+    fn exchange(&mut self, a: (u64, &[u8]), b: (u64, &[u8])) {
+        let inodes = (self.child(a.0, a.1), self.child(b.0, b.1));
+        self.detach(a.0, a.1);
+        self.detach(b.0, b.1);
+        if let Some(first) = inodes.0 {
+            self.attach(b.0, b.1, first);
+        }
+        if let Some(second) = inodes.1 {
+            self.attach(a.0, a.1, second);
+        }
+    }
+
+    fn unlink(&mut self, place: &Place, inode: u64) {
+        if let Some(parent) = self.nodes.get_mut(&place.parent)
+            && parent.children.get(&*place.name) == Some(&inode)
+        {
+            parent.children.remove(&*place.name);
+        }
+    }
+
+    fn unpin(&mut self, inode: u64) {
+        if let Some(node) = self.nodes.get_mut(&inode) {
+            node.pins -= 1;
+            self.collect(inode);
+        }
+    }
+
+    /// Drops a node that nobody knows and nobody needs, and then maybe its parents.
+    fn collect(&mut self, inode: u64) {
+        let mut unneeded = vec![inode];
+        while let Some(inode) = unneeded.pop() {
+            let free = self.nodes.get_mut(&inode).is_some_and(|node| {
+                *node.lookups.get_mut() == 0 && node.pins == 0 && inode != ROOT
+            });
+            let Some(node) = free.then(|| self.nodes.remove(&inode)).flatten() else { continue };
+            for place in node.places {
+                self.unlink(&place, inode);
+                if let Some(parent) = self.nodes.get_mut(&place.parent) {
+                    parent.pins -= 1;
+                    unneeded.push(place.parent);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn tell(map: &PathMap, parent: u64, name: &str, inode: u64, is_dir: bool) {
+    assert!(map.found(map.since(), (parent, name.as_bytes()), (inode, is_dir)).unwrap());
+}
+
+fn path(map: &PathMap, inode: u64) -> String {
+    map.path(inode).unwrap().to_string()
+}
+
+fn rename(map: &PathMap, from: (u64, &str), to: (u64, &str), exchange: bool) {
+    let (from, to) = ((from.0, from.1.as_bytes()), (to.0, to.1.as_bytes()));
+    map.renaming().done(from, to, exchange);
+}
+
+/// `src` (2) with `main` (3) in it, and `doc` (4).
+fn sample() -> PathMap {
+    let map = PathMap::new();
+    tell(&map, ROOT, "src", 2, true);
+    tell(&map, 2, "main", 3, false);
+    tell(&map, ROOT, "doc", 4, true);
+    map
+}
+
+#[test]
+fn paths_lead_from_the_root() {
+    let map = sample();
+    assert_eq!(path(&map, 3), "src/main");
+    assert_eq!(map.child(2, b"new").unwrap().to_string(), "src/new");
+    assert_eq!(map.path(ROOT).unwrap(), RelPathBuf::default());
+    assert!(map.path(99).is_err());
+    assert!(map.found(map.since(), (99, b"x"), (5, false)).is_err());
+}
+
+#[test]
+fn a_renamed_directory_takes_everything_below_along() {
+    let map = sample();
+    rename(&map, (ROOT, "src"), (4, "old"), false);
+    assert_eq!(path(&map, 3), "doc/old/main");
+    assert!(map.may_be_dir(4, b"old"));
+    rename(&map, (4, "old"), (ROOT, "src"), false);
+    assert_eq!(path(&map, 3), "src/main");
+}
+
+#[test]
+fn a_replaced_file_keeps_its_name_until_it_is_forgotten() {
+    let map = sample();
+    tell(&map, 2, "new", 5, false);
+    rename(&map, (2, "new"), (2, "main"), false);
+    assert_eq!(path(&map, 5), "src/main");
+    assert_eq!(path(&map, 3), "src/main", "what an open handle of it was called");
+    map.forget(3, 1);
+    assert!(map.path(3).is_err());
+    assert_eq!(path(&map, 5), "src/main");
+}
+
+#[test]
+fn exchanged_names_stand_for_each_other() {
+    let map = sample();
+    rename(&map, (ROOT, "src"), (ROOT, "doc"), true);
+    assert_eq!(path(&map, 3), "doc/main");
+    assert_eq!(path(&map, 4), "src");
+    assert_eq!(path(&map, 2), "doc");
+}
+
+#[test]
+fn a_file_with_two_names_is_called_by_one_that_is_left() {
+    let map = sample();
+    tell(&map, 4, "link", 3, false);
+    assert_eq!(path(&map, 3), "doc/link");
+    map.removed(4, b"link");
+    assert_eq!(path(&map, 3), "src/main");
+    map.removed(2, b"main");
+    assert_eq!(path(&map, 3), "src/main");
+    tell(&map, 4, "again", 3, false);
+    assert_eq!(path(&map, 3), "doc/again");
+}
+
+#[test]
+fn a_rename_between_two_names_of_one_file_leaves_both() {
+    let map = sample();
+    tell(&map, 2, "link", 3, false);
+    rename(&map, (2, "main"), (2, "link"), false);
+    map.removed(2, b"link");
+    assert_eq!(path(&map, 3), "src/main");
+}
+
+#[test]
+fn a_directory_found_elsewhere_was_moved_by_somebody_else() {
+    let map = sample();
+    tell(&map, 4, "src", 2, true);
+    assert_eq!(path(&map, 3), "doc/src/main");
+    assert!(map.may_be_dir(ROOT, b"src"), "unknown names may be anything");
+}
+
+#[test]
+fn a_name_that_stands_for_something_new_leaves_the_old_inode() {
+    let map = sample();
+    tell(&map, 4, "link", 3, false);
+    tell(&map, 2, "main", 6, false);
+    assert_eq!(path(&map, 6), "src/main");
+    assert_eq!(path(&map, 3), "doc/link");
+}
+
+#[test]
+fn parents_stay_as_long_as_their_children() {
+    let map = sample();
+    map.forget(2, 1);
+    assert_eq!(path(&map, 3), "src/main");
+    map.forget(3, 1);
+    assert!(map.path(3).is_err());
+    assert!(map.path(2).is_err());
+    map.forget(4, 1);
+    assert_eq!(map.tables.read().nodes.len(), 1);
+    map.forget(ROOT, u64::MAX);
+    assert_eq!(map.path(ROOT).unwrap(), RelPathBuf::default());
+}
+
+#[test]
+fn forgetting_counts() {
+    let map = sample();
+    tell(&map, 2, "main", 3, false);
+    map.forget(3, 1);
+    assert_eq!(path(&map, 3), "src/main");
+    map.forget(3, 7);
+    assert!(map.path(3).is_err());
+}
+
+#[test]
+fn a_lookup_that_overlaps_a_rename_is_repeated() {
+    let map = sample();
+    let since = map.since();
+    rename(&map, (ROOT, "src"), (4, "src"), false);
+    assert!(!map.found(since, (ROOT, b"src"), (2, true)).unwrap());
+    assert_eq!(path(&map, 2), "doc/src");
+}
+
+#[test]
+fn a_circle_made_outside_is_no_endless_path() {
+    let map = sample();
+    tell(&map, 2, "inner", 7, true);
+    tell(&map, 7, "src", 2, true);
+    assert_eq!(map.path(7).unwrap_err().raw_os_error(), Some(libc::ESTALE));
+}

@@ -1,0 +1,593 @@
+//! From FUSE requests to the intercepting filesystem. Nothing is decided here.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use codeagent_fs::InterceptedFs;
+use codeagent_interceptor::WriteInterceptor;
+use fuser::{
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use virtiofsd::filesystem::{
+    Context, DirectoryIterator, Entry, Extensions, FileSystem, GetxattrReply, ListxattrReply,
+    OpenOptions, SetxattrFlags,
+};
+use virtiofsd::fuse::Attr;
+
+use crate::attributes::{Wish, kind, to_fuse};
+use crate::transfer::{Incoming, Outgoing};
+
+/// Directory entries that are read from the host at once.
+const DIRECTORY_BYTES: u32 = 32 * 1024;
+
+/// What we use where the kernel has it.
+const WANTED: [InitFlags; 6] = [
+    InitFlags::FUSE_AUTO_INVAL_DATA,
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_ASYNC_DIO,
+];
+
+pub(crate) struct Adapter<I>(pub(crate) Arc<InterceptedFs<I>>);
+
+type Answer<T> = Result<T, Errno>;
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn c_string(name: &OsStr) -> Answer<CString> {
+    CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
+}
+
+fn context(request: &Request) -> Context {
+    Context {
+        uid: request.uid().into(),
+        gid: request.gid().into(),
+        pid: request.pid() as libc::pid_t,
+    }
+}
+
+fn fopen(options: OpenOptions) -> FopenFlags {
+    FopenFlags::from_bits_truncate(options.bits())
+}
+
+fn reply_empty(reply: ReplyEmpty, outcome: Answer<()>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_entry(reply: ReplyEntry, outcome: Answer<Entry>) {
+    match outcome {
+        Ok(entry) => reply.entry_with_ttls(
+            &entry.attr_timeout,
+            &entry.entry_timeout,
+            &to_fuse(entry.inode, &entry.attr),
+            Generation(entry.generation),
+        ),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn reply_attr(reply: ReplyAttr, inode: INodeNo, outcome: io::Result<(Attr, Duration)>) {
+    match outcome {
+        Ok((attr, timeout)) => reply.attr(&timeout, &to_fuse(inode.0, &attr)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_open(reply: ReplyOpen, outcome: io::Result<(Option<u64>, OpenOptions)>) {
+    match outcome {
+        Ok((handle, options)) => reply.opened(FileHandle(handle.unwrap_or(0)), fopen(options)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_written(reply: ReplyWrite, outcome: io::Result<usize>) {
+    match outcome {
+        Ok(written) => reply.written(written as u32),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for flag in WANTED {
+            let _ = config.add_capabilities(flag); // an older kernel lacks some
+        }
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        self.0.destroy();
+    }
+
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let found = c_string(name)
+            .and_then(|name| self.0.lookup(context(request), parent.0, &name).map_err(errno));
+        reply_entry(reply, found);
+    }
+
+    fn forget(&self, request: &Request, inode: INodeNo, count: u64) {
+        self.0.forget(context(request), inode.0, count);
+    }
+
+    fn getattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: Option<FileHandle>,
+        reply: ReplyAttr,
+    ) {
+        let outcome = self.0.getattr(context(request), inode.0, handle.map(|handle| handle.0));
+        reply_attr(reply, inode, outcome);
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        handle: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (wanted, valid) = Wish { mode, uid, gid, size, atime, mtime }.to_request();
+        let handle = handle.map(|handle| handle.0);
+        let outcome = self.0.setattr(context(request), inode.0, wanted, handle, valid);
+        reply_attr(reply, inode, outcome);
+    }
+
+    fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
+        match self.0.readlink(context(request), inode.0) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let extensions = Extensions::default();
+        let made = c_string(name).and_then(|name| {
+            let ctx = context(request);
+            self.0.mknod(ctx, parent.0, &name, mode, rdev, umask, extensions).map_err(errno)
+        });
+        reply_entry(reply, made);
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let extensions = Extensions::default();
+        let made = c_string(name).and_then(|name| {
+            let ctx = context(request);
+            self.0.mkdir(ctx, parent.0, &name, mode, umask, extensions).map_err(errno)
+        });
+        reply_entry(reply, made);
+    }
+
+    fn symlink(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let made = c_string(name).and_then(|name| {
+            let target = c_string(target.as_os_str())?;
+            let (ctx, extensions) = (context(request), Extensions::default());
+            self.0.symlink(ctx, &target, parent.0, &name, extensions).map_err(errno)
+        });
+        reply_entry(reply, made);
+    }
+
+    fn link(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let made = c_string(name).and_then(|name| {
+            self.0.link(context(request), inode.0, parent.0, &name).map_err(errno)
+        });
+        reply_entry(reply, made);
+    }
+
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = c_string(name)
+            .and_then(|name| self.0.unlink(context(request), parent.0, &name).map_err(errno));
+        reply_empty(reply, removed);
+    }
+
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = c_string(name)
+            .and_then(|name| self.0.rmdir(context(request), parent.0, &name).map_err(errno));
+        reply_empty(reply, removed);
+    }
+
+    fn rename(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let renamed = c_string(name).and_then(|name| {
+            let new_name = c_string(new_name)?;
+            let ctx = context(request);
+            self.0
+                .rename(ctx, parent.0, &name, new_parent.0, &new_name, flags.bits())
+                .map_err(errno)
+        });
+        reply_empty(reply, renamed);
+    }
+
+    fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        reply_open(reply, self.0.open(context(request), inode.0, false, flags.0 as u32));
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let extensions = Extensions::default();
+        let created = c_string(name).and_then(|name| {
+            let ctx = context(request);
+            self.0
+                .create(ctx, parent.0, &name, mode, false, flags as u32, umask, extensions)
+                .map_err(errno)
+        });
+        match created {
+            Ok((entry, handle, options)) => reply.created(
+                &entry.attr_timeout,
+                &to_fuse(entry.inode, &entry.attr),
+                Generation(entry.generation),
+                FileHandle(handle.unwrap_or(0)),
+                fopen(options),
+            ),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        flags: OpenFlags,
+        owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut bytes = Vec::new();
+        let into = Incoming(&mut bytes);
+        let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
+        let read = self.0.read(ctx, inode.0, handle.0, into, size, offset, owner, flags.0 as u32);
+        match read {
+            Ok(_) => reply.data(&bytes),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let (size, flags) = (data.len() as u32, flags.0 as u32);
+        let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
+        // From the page cache, as of a mapping: it arrives later, and where it is to go.
+        let delayed = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let from = Outgoing(data);
+        let written =
+            self.0.write(ctx, inode.0, handle.0, from, size, offset, owner, delayed, false, flags);
+        reply_written(reply, written);
+    }
+
+    fn flush(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        let flushed = self.0.flush(context(request), inode.0, handle.0, owner.0);
+        reply_empty(reply, flushed.map_err(errno));
+    }
+
+    fn release(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        flags: OpenFlags,
+        owner: Option<LockOwner>,
+        flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
+        let flags = flags.0 as u32;
+        let released = self.0.release(ctx, inode.0, flags, handle.0, flush, false, owner);
+        reply_empty(reply, released.map_err(errno));
+    }
+
+    fn fsync(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        let synced = self.0.fsync(context(request), inode.0, datasync, handle.0);
+        reply_empty(reply, synced.map_err(errno));
+    }
+
+    fn opendir(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        reply_open(reply, self.0.opendir(context(request), inode.0, flags.0 as u32));
+    }
+
+    fn readdir(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let ctx = context(request);
+        match self.0.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
+            Ok(mut entries) => {
+                while let Some(entry) = entries.next() {
+                    let name = OsStr::from_bytes(entry.name.to_bytes());
+                    let kind = kind(entry.type_ << 12);
+                    if reply.add(INodeNo(entry.ino), entry.offset, kind, name) {
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let ctx = context(request);
+        match self.0.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
+            Ok(mut entries) => {
+                while let Some(entry) = entries.next() {
+                    let name = OsStr::from_bytes(entry.name.to_bytes());
+                    let found = match entry.name.to_bytes() {
+                        // Node 0: an entry without a lookup.
+                        b"." | b".." => None,
+                        // Gone since, or not to be looked at: the name alone is the answer.
+                        _ => self.0.lookup(ctx, inode.0, entry.name).ok(),
+                    };
+                    let (node, attr) = match &found {
+                        Some(found) => (found.inode, found.attr),
+                        None => (0, Attr { mode: entry.type_ << 12, ..Attr::default() }),
+                    };
+                    let ino = if node == 0 { entry.ino } else { node };
+                    let (attr, generation) = (to_fuse(node, &attr), Generation(0));
+                    let place = (INodeNo(ino), entry.offset);
+                    if reply.add(place.0, place.1, name, &Duration::ZERO, &attr, generation) {
+                        if node != 0 {
+                            self.0.forget(ctx, node, 1);
+                        }
+                        break;
+                    }
+                }
+                reply.ok();
+            }
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        let released = self.0.releasedir(context(request), inode.0, flags.0 as u32, handle.0);
+        reply_empty(reply, released.map_err(errno));
+    }
+
+    fn fsyncdir(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        let synced = self.0.fsyncdir(context(request), inode.0, datasync, handle.0);
+        reply_empty(reply, synced.map_err(errno));
+    }
+
+    fn statfs(&self, request: &Request, inode: INodeNo, reply: ReplyStatfs) {
+        match self.0.statfs(context(request), inode.0) {
+            Ok(st) => reply.statfs(
+                st.f_blocks,
+                st.f_bfree,
+                st.f_bavail,
+                st.f_files,
+                st.f_ffree,
+                st.f_bsize as u32,
+                st.f_namemax as u32,
+                st.f_frsize as u32,
+            ),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let set = c_string(name).and_then(|name| {
+            let (ctx, none) = (context(request), SetxattrFlags::empty());
+            self.0.setxattr(ctx, inode.0, &name, value, flags as u32, none).map_err(errno)
+        });
+        reply_empty(reply, set);
+    }
+
+    fn getxattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let found = c_string(name).and_then(|name| {
+            self.0.getxattr(context(request), inode.0, &name, size).map_err(errno)
+        });
+        match found {
+            Ok(GetxattrReply::Count(bytes)) => reply.size(bytes),
+            Ok(GetxattrReply::Value(value)) => reply.data(&value),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn listxattr(&self, request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        match self.0.listxattr(context(request), inode.0, size) {
+            Ok(ListxattrReply::Count(bytes)) => reply.size(bytes),
+            Ok(ListxattrReply::Names(names)) => reply.data(&names),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn removexattr(&self, request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let removed = c_string(name)
+            .and_then(|name| self.0.removexattr(context(request), inode.0, &name).map_err(errno));
+        reply_empty(reply, removed);
+    }
+
+    fn access(&self, request: &Request, inode: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
+        let allowed = self.0.access(context(request), inode.0, mask.bits() as u32);
+        reply_empty(reply, allowed.map_err(errno));
+    }
+
+    fn fallocate(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let (ctx, mode) = (context(request), mode as u32);
+        let allocated = self.0.fallocate(ctx, inode.0, handle.0, mode, offset, length);
+        reply_empty(reply, allocated.map_err(errno));
+    }
+
+    fn lseek(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let ctx = context(request);
+        match self.0.lseek(ctx, inode.0, handle.0, offset as u64, whence as u32) {
+            Ok(at) => reply.offset(at as i64),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        request: &Request,
+        inode_in: INodeNo,
+        handle_in: FileHandle,
+        offset_in: u64,
+        inode_out: INodeNo,
+        handle_out: FileHandle,
+        offset_out: u64,
+        length: u64,
+        flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((inode_in.0, handle_in.0), (inode_out.0, handle_out.0));
+        let (ctx, flags) = (context(request), flags.bits());
+        let copied = self
+            .0
+            .copyfilerange(ctx, from.0, from.1, offset_in, to.0, to.1, offset_out, length, flags);
+        reply_written(reply, copied);
+    }
+}

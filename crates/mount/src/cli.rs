@@ -1,0 +1,205 @@
+//! The command line, and the process around a mount.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use codeagent_fs::Cache;
+use codeagent_interceptor::{EngineConfig, UndoEngine, UndoError};
+use codeagent_mount::{Mount, MountOptions, Unmounted, recover};
+use rustix::process::{Resource, Rlimit};
+
+/// How a detached process tells the one that started it that the mount is there.
+const READY: &str = "ready";
+
+/// Mounts a folder so that whatever any program does in it can be undone.
+///
+/// What is written within a few seconds is one step. The mount ends with Ctrl-C, a signal to end,
+/// or `umount`.
+#[derive(Debug, Parser)]
+#[command(name = "codeagent-mount", version)]
+struct Arguments {
+    /// The folder with the real files.
+    #[arg(long, value_name = "DIR")]
+    source_dir: PathBuf,
+
+    /// Where it appears; may be the folder itself.
+    #[arg(long, value_name = "DIR")]
+    mount_point: PathBuf,
+
+    /// Where undo data is kept: outside the folder, best on the same disk.
+    #[arg(long, value_name = "DIR")]
+    undo_dir: PathBuf,
+
+    /// Stay in the foreground (the default).
+    #[arg(long, conflicts_with = "daemon")]
+    foreground: bool,
+
+    /// Return as soon as the folder is mounted, and go on in the background.
+    #[arg(long)]
+    daemon: bool,
+
+    /// Nothing can be changed through the mount.
+    #[arg(long)]
+    read_only: bool,
+
+    /// What the kernel may keep of files' contents.
+    #[arg(long, value_enum, default_value_t = CacheChoice::Auto, value_name = "HOW")]
+    cache: CacheChoice,
+
+    /// A step ends after this much quiet.
+    #[arg(long, value_name = "SECS", default_value_t = 5.0, value_parser = seconds)]
+    ambient_timeout: f64,
+
+    /// Started by --daemon.
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum CacheChoice {
+    /// Contents, checked at each open; names and attributes are always asked for.
+    Auto,
+    /// Nothing; programs cannot map files for writing.
+    Never,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.01..=86_400.0).contains(&value) => Ok(value),
+        _ => Err("a number of seconds between 0.01 and 86400".into()),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "errors are for people")]
+pub(crate) fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = if arguments.daemon { start_daemon() } else { run(&arguments) };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("codeagent-mount: {error:#}");
+            let hint = error.chain().find_map(|cause| cause.downcast_ref::<UndoError>()?.hint());
+            if let Some(hint) = hint {
+                eprintln!("hint: {hint}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.detached {
+        rustix::process::setsid().context("leaving the terminal")?;
+    }
+    raise_descriptor_limit();
+    for path in [&arguments.source_dir, &arguments.mount_point] {
+        if recover(path)
+            .with_context(|| format!("taking away a dead mount at {}", path.display()))?
+        {
+            tell(&format!("took away a dead mount at {}", path.display()));
+        }
+    }
+    let options = options(arguments)?;
+    let mut config = EngineConfig::new(&options.source, &arguments.undo_dir);
+    config.read_only = arguments.read_only;
+    config.ambient_timeout = Duration::from_secs_f64(arguments.ambient_timeout);
+    let engine = Arc::new(UndoEngine::open(config)?);
+    if engine.recovery().is_some() {
+        tell("took back what an earlier run had left unfinished");
+    }
+    let (stop, stopped) = mpsc::channel();
+    let handler = move || {
+        let _ = stop.send(()); // nobody listens any more: it ends already
+    };
+    ctrlc::set_handler(handler).context("listening to signals")?;
+    let mount = Mount::start(&options, engine)
+        .with_context(|| format!("mounting at {}", options.mount_point.display()))?;
+    tell(&format!("{} is mounted at {}", options.source.display(), mount.mount_point().display()));
+    if arguments.detached {
+        let_go_of_the_terminal()?;
+    }
+    let interval = Duration::from_secs_f64((arguments.ambient_timeout / 4.0).clamp(0.01, 1.0));
+    mount.serve(&stopped, interval)?;
+    if mount.unmount().context("unmounting")? == Unmounted::WhileInUse {
+        tell("some program still had files open in the mount");
+    }
+    Ok(())
+}
+
+fn options(arguments: &Arguments) -> Result<MountOptions> {
+    let canonical = |path: &Path| {
+        path.canonicalize().with_context(|| format!("{} cannot be used", path.display()))
+    };
+    let source = canonical(&arguments.source_dir)?;
+    let mount_point = canonical(&arguments.mount_point)?;
+    if mount_point != source {
+        if mount_point.starts_with(&source) {
+            bail!("the mount point lies inside the folder it would show");
+        }
+        if source.starts_with(&mount_point) {
+            bail!("the mount would hide the folder it shows");
+        }
+    }
+    let undo = std::path::absolute(&arguments.undo_dir)?;
+    let undo_parent = undo.ancestors().find_map(|path| path.canonicalize().ok());
+    if undo_parent.is_some_and(|parent| parent.starts_with(&mount_point)) {
+        bail!("the mount would hide the undo directory; choose one outside the mount point");
+    }
+    let mut options = MountOptions::new(source, mount_point);
+    options.read_only = arguments.read_only;
+    options.cache = match arguments.cache {
+        CacheChoice::Auto => Cache::Auto,
+        CacheChoice::Never => Cache::Never,
+    };
+    Ok(options)
+}
+
+/// Runs the same command in the background, and waits until it has mounted.
+fn start_daemon() -> Result<()> {
+    let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--daemon");
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .args(["--foreground", "--detached"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting in the background")?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    let status = child.wait()?;
+    bail!("the mount did not start ({status})")
+}
+
+fn let_go_of_the_terminal() -> Result<()> {
+    let mut stdout = std::io::stdout();
+    writeln!(stdout, "{READY}")?;
+    stdout.flush()?;
+    let nothing = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&nothing)?;
+    rustix::stdio::dup2_stderr(&nothing)?;
+    Ok(())
+}
+
+/// One descriptor is kept for each file the kernel knows.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    // If it cannot be raised, the filesystem keeps within what there is.
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+}
+
+#[expect(clippy::print_stderr, reason = "it is for people")]
+fn tell(message: &str) {
+    eprintln!("codeagent-mount: {message}");
+}
