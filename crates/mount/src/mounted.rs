@@ -118,7 +118,8 @@ impl Mount {
             return Ok(Unmounted::Cleanly);
         }
         match stale::unmount(&self.mount_point, false) {
-            Ok(()) => session.umount_and_join().map(|()| Unmounted::Cleanly),
+            // The library would unmount too, and looks whether it has to: after the connection ended.
+            Ok(()) => session.join().map(|()| Unmounted::Cleanly),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 stale::unmount(&self.mount_point, true)?;
                 // It ends with its last user; to unmount again could hit a mount below.

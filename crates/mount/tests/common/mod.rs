@@ -1,0 +1,105 @@
+//! A folder, its engine and its mount.
+#![allow(clippy::unwrap_used, clippy::expect_used, dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use codeagent_interceptor::{ClosedStep, EngineConfig, RollbackOptions, StepRequest, UndoEngine};
+use codeagent_mount::{Mount, MountOptions};
+use codeagent_test_support::filesystems::skip;
+use codeagent_test_support::{TempWorkspace, TreeSnapshot, assert_tree_eq};
+
+pub(crate) struct Mounted {
+    // Dropped in this order: the mount before the folders.
+    pub(crate) mount: Mount,
+    pub(crate) point: tempfile::TempDir,
+    pub(crate) workspace: TempWorkspace,
+}
+
+/// Whether this machine can mount; says why not.
+pub(crate) fn can_mount(test: &str) -> bool {
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    match device {
+        Err(error) => skip(test, &format!("/dev/fuse cannot be used: {error}")),
+        Ok(_) if !rustix::process::geteuid().is_root() && !has("fusermount3") => {
+            skip(test, "not root, and there is no fusermount3");
+        }
+        Ok(_) => return true,
+    }
+    false
+}
+
+pub(crate) fn has(tool: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+impl Mounted {
+    pub(crate) fn new(fixture: impl FnOnce(&Path)) -> Self {
+        Self::with(fixture, |_| {})
+    }
+
+    pub(crate) fn with(
+        fixture: impl FnOnce(&Path),
+        change: impl FnOnce(&mut MountOptions),
+    ) -> Self {
+        let workspace = TempWorkspace::with_fixture(fixture);
+        let point = tempfile::tempdir().unwrap();
+        let config = EngineConfig::new(workspace.working(), workspace.undo());
+        let engine = Arc::new(UndoEngine::open(config).unwrap());
+        let mut options = MountOptions::new(workspace.working(), point.path());
+        change(&mut options);
+        let mount = Mount::start(&options, engine).unwrap();
+        Self { mount, point, workspace }
+    }
+
+    pub(crate) fn engine(&self) -> &UndoEngine {
+        self.mount.engine()
+    }
+
+    pub(crate) fn path(&self, relative: &str) -> PathBuf {
+        self.mount.mount_point().join(relative)
+    }
+
+    /// Runs a script in the mount.
+    pub(crate) fn sh(&self, script: &str) {
+        let output = Command::new("sh")
+            .args(["-euc", script])
+            .current_dir(self.mount.mount_point())
+            .envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/nonexistent")])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{script}: {} {said}", output.status);
+    }
+
+    /// Runs a script in the mount, as one step.
+    pub(crate) fn step(&self, script: &str) {
+        self.engine().open_step(StepRequest::command(script)).unwrap();
+        self.sh(script);
+        let closed = self.engine().close_step(Some(0)).unwrap();
+        assert!(matches!(closed, ClosedStep::Recorded { .. }), "{closed:?}");
+    }
+
+    /// One step, undone, redone and undone again; the tree is exact each time, on both sides.
+    pub(crate) fn there_and_back(&self, script: &str) {
+        let before = self.workspace.snapshot();
+        self.step(script);
+        let after = self.workspace.snapshot();
+        assert!(before != after, "the script changes something");
+        for _ in 0..2 {
+            self.engine().rollback(1, RollbackOptions::default()).unwrap();
+            assert_tree_eq(&before, &self.workspace.snapshot());
+            self.assert_seen_through_the_mount(&before);
+            self.engine().redo(1, RollbackOptions::default()).unwrap();
+            assert_tree_eq(&after, &self.workspace.snapshot());
+            self.assert_seen_through_the_mount(&after);
+        }
+    }
+
+    /// What clients see is what is there: no stale names, attributes or contents.
+    pub(crate) fn assert_seen_through_the_mount(&self, expected: &TreeSnapshot) {
+        assert_tree_eq(expected, &TreeSnapshot::capture(self.mount.mount_point()));
+    }
+}
