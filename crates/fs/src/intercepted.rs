@@ -1,26 +1,23 @@
 //! The filesystem itself, and the questions it asks.
 
-use std::ffi::CStr;
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use codeagent_interceptor::{FileRef, Mutation, Permit, WriteInterceptor};
+use codeagent_interceptor::{Mutation, Permit, WriteInterceptor};
 use parking_lot::RwLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
-use virtiofsd::filesystem::{Context, Entry, FileSystem, FsOptions, OpenOptions, SetattrValid};
-use virtiofsd::fuse::SetattrIn;
+use virtiofsd::filesystem::{Entry, FileSystem, FsOptions};
 use virtiofsd::passthrough::{CachePolicy, Config, PassthroughFs};
 
 use crate::handles::Handles;
 use crate::in_flight::{InFlight, Mutating};
 use crate::paths::PathMap;
-use crate::{host_file, thread};
+use crate::thread;
 
 /// Descriptors that are not given to clients: the engine needs some for itself.
 const RESERVED_DESCRIPTORS: u64 = 128;
@@ -132,127 +129,6 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             .before(mutation)
             .map_err(|error| io::Error::from_raw_os_error(error.errno()))
     }
-
-    /// Tells how the making of a name went, and remembers what it stands for.
-    pub(crate) fn made(
-        &self,
-        ctx: Context,
-        (parent, name): (u64, &CStr),
-        permit: Permit<'_>,
-        outcome: io::Result<Entry>,
-    ) -> io::Result<Entry> {
-        let entry = match outcome {
-            Ok(entry) => entry,
-            Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
-        };
-        self.paths.made(parent, name.to_bytes(), entry.inode, is_dir(&entry))?;
-        permit.done();
-        Ok(entry)
-    }
-
-    /// Making a name failed, which can also happen after it was made. Then nothing is said about
-    /// it, and undo looks for itself.
-    pub(crate) fn not_made(
-        &self,
-        ctx: Context,
-        (parent, name): (u64, &CStr),
-        permit: Permit<'_>,
-        error: io::Error,
-    ) -> io::Error {
-        match self.fs.lookup(ctx, parent, name) {
-            Ok(entry) => {
-                self.fs.forget(ctx, entry.inode, 1);
-                drop(permit);
-            }
-            Err(_) => permit.failed(),
-        }
-        error
-    }
-
-    /// Changes a file that is perhaps not open.
-    pub(crate) fn change<T>(
-        &self,
-        ctx: Context,
-        (inode, handle): (u64, Option<u64>),
-        mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
-        host: impl FnOnce() -> io::Result<T>,
-    ) -> io::Result<T> {
-        let _names = self.names.read();
-        let file = match handle {
-            Some(handle) => Some(host_file::behind_handle(&self.fs, ctx, inode, handle)?),
-            None => host_file::behind_inode(&self.fs, ctx, inode)?,
-        };
-        let permit = self.ask_about(inode, file.as_ref(), mutation)?;
-        finish(permit, host())
-    }
-
-    pub(crate) fn ask_about(
-        &self,
-        inode: u64,
-        file: Option<&File>,
-        mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
-    ) -> io::Result<Permit<'_>> {
-        let path = self.paths.path(inode)?;
-        let fd = file.map(AsFd::as_fd);
-        self.ask(&mutation(FileRef { path: path.as_path(), fd }))
-    }
-
-    /// Opens a file that exists. Truncation is a mutation of its own, with the open file at hand.
-    pub(crate) fn open_existing(
-        &self,
-        ctx: Context,
-        inode: u64,
-        kill_priv: bool,
-        flags: u32,
-    ) -> io::Result<(Option<u64>, OpenOptions)> {
-        let writable = flags as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        let truncate = has(flags, libc::O_TRUNC);
-        if self.read_only && (writable || truncate) {
-            return Err(read_only());
-        }
-        let (handle, options) =
-            self.handles.admit(|| self.fs.open(ctx, inode, kill_priv, only_opening(flags)))?;
-        let Some(handle) = handle else { return Ok((None, options)) };
-        let ready = || {
-            if truncate {
-                self.truncate_opened(ctx, inode, handle, writable)?;
-            }
-            if writable {
-                let file = host_file::id_behind_handle(&self.fs, ctx, inode, handle)?;
-                self.handles.remember(handle, file);
-            }
-            Ok(())
-        };
-        match ready() {
-            Ok(()) => Ok((Some(handle), options)),
-            Err(error) => {
-                let _ = self.fs.release(ctx, inode, 0, handle, false, false, None);
-                self.handles.closed();
-                Err(error)
-            }
-        }
-    }
-
-    fn truncate_opened(
-        &self,
-        ctx: Context,
-        inode: u64,
-        handle: u64,
-        writable: bool,
-    ) -> io::Result<()> {
-        let _mutating = self.begin()?;
-        let attr = SetattrIn::default();
-        let through = writable.then_some(handle);
-        let host = || self.fs.setattr(ctx, inode, attr, through, SetattrValid::SIZE);
-        let place = (inode, Some(handle));
-        self.change(ctx, place, |file| Mutation::Truncate { file, length: 0 }, host).map(|_| ())
-    }
-}
-
-/// The flags that open a file and do nothing else: clients may send any.
-fn only_opening(flags: u32) -> u32 {
-    const TMPFILE: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
-    flags & !((libc::O_TRUNC | libc::O_CREAT | libc::O_EXCL | libc::O_PATH | TMPFILE) as u32)
 }
 
 pub(crate) fn has(flags: u32, flag: i32) -> bool {

@@ -6,6 +6,7 @@ mod handles;
 mod host_file;
 mod in_flight;
 mod intercepted;
+mod mutations;
 mod names;
 mod operations;
 mod paths;

@@ -4,8 +4,8 @@ use std::ffi::CStr;
 use std::io;
 use std::time::Duration;
 
-use codeagent_common::{EntryKind, RelPath};
-use codeagent_interceptor::{Allocation, FileRef, Mutation, RenameMode, WriteInterceptor};
+use codeagent_common::EntryKind;
+use codeagent_interceptor::{Allocation, Mutation, RenameMode, WriteInterceptor};
 use virtiofsd::filesystem::{
     Context, Entry, Extensions, FileSystem, FsOptions, GetxattrReply, ListxattrReply, OpenOptions,
     SerializableFileSystem, SetattrValid, SetxattrFlags, ZeroCopyReader, ZeroCopyWriter,
@@ -15,7 +15,7 @@ use virtiofsd::passthrough::PassthroughFs;
 
 use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
 use crate::names::{bad_descriptor, check_attribute_name, check_name, invalid};
-use crate::{host_file, thread};
+use crate::thread;
 
 /// What `setattr` can change.
 const CHANGEABLE: SetattrValid = SetattrValid::from_bits_truncate(
@@ -26,86 +26,6 @@ const CHANGEABLE: SetattrValid = SetattrValid::from_bits_truncate(
         | SetattrValid::ATIME.bits()
         | SetattrValid::MTIME.bits(),
 );
-
-impl<I: WriteInterceptor> InterceptedFs<I> {
-    fn make_entry(
-        &self,
-        ctx: Context,
-        (parent, name): (u64, &CStr),
-        mutation: impl FnOnce(RelPath<'_>) -> Mutation<'_>,
-        host: impl FnOnce() -> io::Result<Entry>,
-    ) -> io::Result<Entry> {
-        check_name(name)?;
-        let _mutating = self.begin()?;
-        let _names = self.names.read();
-        let path = self.paths.child(parent, name.to_bytes())?;
-        let permit = self.ask(&mutation(path.as_path()))?;
-        self.made(ctx, (parent, name), permit, host())
-    }
-
-    fn remove(
-        &self,
-        (parent, name): (u64, &CStr),
-        mutation: impl FnOnce(RelPath<'_>) -> Mutation<'_>,
-        host: impl FnOnce() -> io::Result<()>,
-    ) -> io::Result<()> {
-        check_name(name)?;
-        let _mutating = self.begin()?;
-        let _names = self.names.read();
-        let path = self.paths.child(parent, name.to_bytes())?;
-        let permit = self.ask(&mutation(path.as_path()))?;
-        let outcome = if permit.performed() { Ok(()) } else { host() };
-        if outcome.is_ok() {
-            self.paths.removed(parent, name.to_bytes());
-        }
-        finish(permit, outcome)
-    }
-
-    /// A new file that is open at once; what exists already is opened instead.
-    #[expect(clippy::too_many_arguments, reason = "the request has as many")]
-    fn create_new(
-        &self,
-        ctx: Context,
-        parent: u64,
-        name: &CStr,
-        mode: u32,
-        kill_priv: bool,
-        flags: u32,
-        umask: u32,
-        extensions: Extensions,
-    ) -> io::Result<(Entry, Option<u64>, OpenOptions)> {
-        let _mutating = self.begin()?;
-        let _names = self.names.read();
-        let path = self.paths.child(parent, name.to_bytes())?;
-        let permit = self.ask(&Mutation::Create { path: path.as_path(), kind: EntryKind::File })?;
-        // Exclusive whatever the client wants: an existing file is not the interceptor's creation.
-        let exclusive = flags | libc::O_EXCL as u32;
-        let create =
-            || self.fs.create(ctx, parent, name, mode, kill_priv, exclusive, umask, extensions);
-        let (entry, handle, options) = match self.handles.admit(create) {
-            Ok(created) => created,
-            Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
-        };
-        self.paths.made(parent, name.to_bytes(), entry.inode, false)?;
-        if let Some(handle) = handle {
-            let file = host_file::id_behind_handle(&self.fs, ctx, entry.inode, handle)?;
-            self.handles.remember(handle, file);
-            permit.created(file);
-        }
-        Ok((entry, handle, options))
-    }
-
-    fn write_permit(
-        &self,
-        ctx: Context,
-        (inode, handle): (u64, u64),
-        mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
-    ) -> io::Result<codeagent_interceptor::Permit<'_>> {
-        let _names = self.names.read();
-        let file = host_file::behind_handle(&self.fs, ctx, inode, handle)?;
-        self.ask_about(inode, Some(&file), mutation)
-    }
-}
 
 /// Operations that change nothing and name nothing.
 macro_rules! pass_on {

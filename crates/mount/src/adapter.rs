@@ -10,18 +10,21 @@ use std::time::{Duration, SystemTime};
 use codeagent_fs::InterceptedFs;
 use codeagent_interceptor::WriteInterceptor;
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use virtiofsd::filesystem::{
-    Context, DirectoryIterator, Entry, Extensions, FileSystem, GetxattrReply, ListxattrReply,
-    OpenOptions, SetxattrFlags,
+    Context, DirectoryIterator, Extensions, FileSystem, GetxattrReply, ListxattrReply,
+    SetxattrFlags,
 };
 use virtiofsd::fuse::Attr;
 
 use crate::attributes::{Wish, kind, to_fuse};
+use crate::replies::{
+    Answer, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
+};
 use crate::transfer::{Incoming, Outgoing};
 
 /// Directory entries that are read from the host at once.
@@ -39,12 +42,6 @@ const WANTED: [InitFlags; 6] = [
 
 pub(crate) struct Adapter<I>(pub(crate) Arc<InterceptedFs<I>>);
 
-type Answer<T> = Result<T, Errno>;
-
-fn errno(error: io::Error) -> Errno {
-    Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
 fn c_string(name: &OsStr) -> Answer<CString> {
     CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
 }
@@ -54,50 +51,6 @@ fn context(request: &Request) -> Context {
         uid: request.uid().into(),
         gid: request.gid().into(),
         pid: request.pid() as libc::pid_t,
-    }
-}
-
-fn fopen(options: OpenOptions) -> FopenFlags {
-    FopenFlags::from_bits_truncate(options.bits())
-}
-
-fn reply_empty(reply: ReplyEmpty, outcome: Answer<()>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn reply_entry(reply: ReplyEntry, outcome: Answer<Entry>) {
-    match outcome {
-        Ok(entry) => reply.entry_with_ttls(
-            &entry.attr_timeout,
-            &entry.entry_timeout,
-            &to_fuse(entry.inode, &entry.attr),
-            Generation(entry.generation),
-        ),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn reply_attr(reply: ReplyAttr, inode: INodeNo, outcome: io::Result<(Attr, Duration)>) {
-    match outcome {
-        Ok((attr, timeout)) => reply.attr(&timeout, &to_fuse(inode.0, &attr)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_open(reply: ReplyOpen, outcome: io::Result<(Option<u64>, OpenOptions)>) {
-    match outcome {
-        Ok((handle, options)) => reply.opened(FileHandle(handle.unwrap_or(0)), fopen(options)),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn reply_written(reply: ReplyWrite, outcome: io::Result<usize>) {
-    match outcome {
-        Ok(written) => reply.written(written as u32),
-        Err(error) => reply.error(errno(error)),
     }
 }
 

@@ -4,6 +4,7 @@
 mod adapter;
 mod attributes;
 mod mounted;
+mod replies;
 mod stale;
 mod transfer;
 
