@@ -159,18 +159,18 @@ fn the_binary_records_ambient_steps_and_unmounts_on_a_signal() {
     fs::write(point.path().join("two"), "first").unwrap();
     let steps_dir = workspace.undo().join("steps");
     let count = || fs::read_dir(&steps_dir).map_or(0, Iterator::count);
-    wait_for("the first step ends", || count() == 1);
+    wait_for("the first step ends", || count() >= 1);
     fs::write(point.path().join("two"), "second").unwrap();
     let pid = rustix::process::Pid::from_child(&process.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(process.0.wait().unwrap().success());
     assert!(!is_mount(point.path()));
     let engine = steps(&workspace);
-    assert_eq!(engine.steps().len(), 2);
+    let recorded = engine.steps().len();
+    assert!(recorded >= 2, "more, where the machine was slow between two system calls");
     assert!(engine.recovery().is_none(), "a clean end leaves nothing to recover");
-    engine.rollback(1, RollbackOptions::default()).unwrap();
-    assert_eq!(fs::read_to_string(workspace.path("two")).unwrap(), "first");
-    engine.rollback(1, RollbackOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(workspace.path("two")).unwrap(), "second");
+    engine.rollback(recorded, RollbackOptions::default()).unwrap();
     assert_tree_eq(&before, &workspace.snapshot());
 }
 

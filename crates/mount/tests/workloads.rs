@@ -115,3 +115,11 @@ os.close(f); os.close(g)\""
 );
 workload!(many_writers_at_once,, "for i in 1 2 3 4 5 6; do ( mkdir d$i; for j in 1 2 3 4 5 6 7 8 9; \
     do echo $i$j > d$i/$j; mv d$i/$j d$i/x$j; done; rm d$i/x[1-5]; mv d$i src/moved$i ) & done; wait");
+workload!(
+    directories_renamed_under_writers,,
+    "( for i in $(seq 40); do mv src lib; mv lib src; done ) & \
+     for w in a b c; do ( for i in $(seq 40); do \
+       { echo $i > src/deep/er/$w$i; } 2>/dev/null || :; { echo $i >> lib/deep/data; } 2>/dev/null || :; \
+       rm -f src/deep/er/${w}1*; mkdir -p src/deep/$w 2>/dev/null || :; rmdir lib/deep/$w 2>/dev/null || :; \
+     done ) & done; wait"
+);
