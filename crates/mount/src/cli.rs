@@ -133,11 +133,15 @@ fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn options(arguments: &Arguments) -> Result<MountOptions> {
-    let canonical = |path: &Path| {
-        path.canonicalize().with_context(|| format!("{} cannot be used", path.display()))
+    let canonical = |path: &Path, flag: &str| {
+        let what = || {
+            let path = path.display();
+            format!("{path} cannot be used; make it first, or give another directory with {flag}")
+        };
+        path.canonicalize().with_context(what)
     };
-    let source = canonical(&arguments.source_dir)?;
-    let mount_point = canonical(&arguments.mount_point)?;
+    let source = canonical(&arguments.source_dir, "--source-dir")?;
+    let mount_point = canonical(&arguments.mount_point, "--mount-point")?;
     if mount_point != source {
         if mount_point.starts_with(&source) {
             bail!("the mount point lies inside the folder it would show");
