@@ -32,6 +32,11 @@ pub enum ErrorCode {
     LimitExceeded,
     LowDiskSpace,
     PathNotInStep,
+    /// Nothing serves the filesystem here.
+    NotServed,
+    /// The worker and its client are of different versions.
+    WorkerVersion,
+    BadRequest,
 }
 
 impl fmt::Display for ErrorCode {

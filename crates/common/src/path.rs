@@ -198,11 +198,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for RelPath<'a> {
 
 impl<'de> Deserialize<'de> for RelPathBuf {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = if deserializer.is_human_readable() {
-            String::deserialize(deserializer)?.into_bytes()
-        } else {
-            serde_bytes::ByteBuf::deserialize(deserializer)?.into_vec()
-        };
+        // Within tagged enums serde forgets which kind of format it reads: bytes and text will do.
+        let bytes = serde_bytes::ByteBuf::deserialize(deserializer)?.into_vec();
         RelPathBuf::new(bytes).map_err(serde::de::Error::custom)
     }
 }

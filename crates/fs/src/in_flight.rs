@@ -1,6 +1,6 @@
 //! How many mutations are on their way.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     count: AtomicUsize,
+    begun: AtomicU64,
     /// Somebody waits for the count to be zero. Set under the lock, so that no wake-up is lost.
     waiting: Mutex<usize>,
     quiet: Condvar,
@@ -20,7 +21,12 @@ pub(crate) struct Mutating<'a>(&'a InFlight);
 impl InFlight {
     pub(crate) fn enter(&self) -> Mutating<'_> {
         self.count.fetch_add(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::SeqCst);
         Mutating(self)
+    }
+
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun.load(Ordering::SeqCst)
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -11,6 +11,7 @@ use codeagent_interceptor::{Mutation, Permit, WriteInterceptor};
 use parking_lot::RwLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
+use serde::{Deserialize, Serialize};
 use virtiofsd::filesystem::{Entry, FileSystem, FsOptions};
 use virtiofsd::passthrough::{CachePolicy, Config, PassthroughFs};
 
@@ -23,7 +24,8 @@ use crate::thread;
 const RESERVED_DESCRIPTORS: u64 = 128;
 
 /// What clients may keep of a file's content.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Cache {
     /// As much as they like, but they ask about names and attributes each time. Coherent with
     /// changes on the host, and shared mappings work.
@@ -108,6 +110,11 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     /// Mutations that have begun and not ended.
     pub fn in_flight(&self) -> usize {
         self.in_flight.count()
+    }
+
+    /// Mutations that have begun since the start.
+    pub fn begun(&self) -> u64 {
+        self.in_flight.begun()
     }
 
     /// Waits until no mutation is on its way; `false` if that took longer than `timeout`.

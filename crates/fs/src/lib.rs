@@ -2,6 +2,7 @@
 //! question to a [`WriteInterceptor`](codeagent_interceptor::WriteInterceptor) before each mutation.
 #![cfg(target_os = "linux")]
 
+mod files;
 mod handles;
 mod host_file;
 mod in_flight;
@@ -11,5 +12,7 @@ mod names;
 mod operations;
 mod paths;
 mod thread;
+mod transfer;
 
 pub use intercepted::{Cache, FsConfig, InterceptedFs};
+pub use transfer::{Incoming, Outgoing};

@@ -1,6 +1,7 @@
 //! How an engine is set up. The values come from the edge; nothing here reads a file.
 
 use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +38,9 @@ impl PathPolicy for AllowAll {
 #[derive(Clone)]
 pub struct EngineConfig {
     pub working_dir: PathBuf,
+    /// The working directory, opened by somebody else. Its path is then only a name, has to be
+    /// absolute, and may lead elsewhere by now: something can be mounted over it.
+    pub opened: Option<Arc<OwnedFd>>,
     pub undo_dir: PathBuf,
     pub limits: ResourceLimits,
     pub safeguards: SafeguardConfig,
@@ -61,6 +65,7 @@ impl EngineConfig {
     pub fn new(working_dir: impl Into<PathBuf>, undo_dir: impl Into<PathBuf>) -> Self {
         Self {
             working_dir: working_dir.into(),
+            opened: None,
             undo_dir: undo_dir.into(),
             limits: ResourceLimits::default(),
             safeguards: SafeguardConfig::default(),
@@ -75,6 +80,14 @@ impl EngineConfig {
             clock: Arc::new(SystemClock),
             #[cfg(feature = "fault-injection")]
             faults: None,
+        }
+    }
+
+    /// The path that leads to the working directory.
+    pub(crate) fn way_in(&self) -> PathBuf {
+        match &self.opened {
+            Some(opened) => format!("/proc/self/fd/{}/.", opened.as_raw_fd()).into(),
+            None => self.working_dir.clone(),
         }
     }
 

@@ -1,9 +1,11 @@
 //! What the engine tells whoever listens.
 
 use codeagent_common::{BarrierInfo, RelPathBuf, SafeguardRequest, StepId};
+use serde::{Deserialize, Serialize};
 
 /// Something the people in front of the screen may want to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EngineEvent {
     /// A safeguard holds an operation; answer with `UndoEngine::confirm`.
     SafeguardTriggered(SafeguardRequest),

@@ -1,19 +1,20 @@
 //! Paths the user does not want undo for: those `.gitignore` names, if that was asked for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use codeagent_common::RelPath;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 /// Rules are read once, when the engine starts: an agent cannot switch undo off by editing them.
 pub(crate) struct Ignored {
+    root: PathBuf,
     /// Rule files with the directory they apply to, deepest last.
     rules: Vec<Gitignore>,
 }
 
 impl Ignored {
     pub(crate) fn nothing() -> Self {
-        Self { rules: Vec::new() }
+        Self { root: PathBuf::new(), rules: Vec::new() }
     }
 
     /// Reads `.git/info/exclude` and every `.gitignore` below `root`.
@@ -39,16 +40,16 @@ impl Ignored {
             }
         }
         rules.sort_by_key(|rules| rules.path().components().count());
-        Self { rules }
+        Self { root: root.into(), rules }
     }
 
     /// Whether undo leaves this path alone.
-    pub(crate) fn covers(&self, root: &Path, path: RelPath<'_>, is_dir: bool) -> bool {
+    pub(crate) fn covers(&self, path: RelPath<'_>, is_dir: bool) -> bool {
         if self.rules.is_empty() || path.is_root() {
             return false;
         }
         use std::os::unix::ffi::OsStrExt;
-        let full = root.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
+        let full = self.root.join(std::ffi::OsStr::from_bytes(path.as_bytes()));
         self.rules
             .iter()
             .rev()

@@ -32,3 +32,4 @@ pub use host::FileId;
 pub use inspect::{Finding, VerifyReport, dump, verify};
 pub use interceptor::{Allocation, FileRef, Mutation, RenameMode, WriteInterceptor};
 pub use probe::{Fault, FaultInjector, Point};
+pub use store::{SOCKET, working_dir_of};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use codeagent_fs::InterceptedFs;
+use codeagent_fs::{Incoming, InterceptedFs, Outgoing};
 use codeagent_interceptor::WriteInterceptor;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation,
@@ -25,7 +25,6 @@ use crate::attributes::{Wish, kind, to_fuse};
 use crate::replies::{
     Answer, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
 };
-use crate::transfer::{Incoming, Outgoing};
 
 /// Directory entries that are read from the host at once.
 const DIRECTORY_BYTES: u32 = 32 * 1024;

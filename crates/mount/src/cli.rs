@@ -3,16 +3,17 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use codeagent_fs::Cache;
-use codeagent_interceptor::{EngineConfig, UndoEngine, UndoError};
-use codeagent_mount::{Mount, MountOptions, Unmounted, recover};
-use rustix::process::{Resource, Rlimit};
+use codeagent_interceptor::EngineEvent;
+use codeagent_mount::{
+    MountFrontEnd, MountOptions, Report, Signal, Supervised, SupervisedError, Unmounted, recover,
+};
+use codeagent_worker::{Event, Settings, WorkerProcess, WorkerSpec, end_orphan};
 
 /// How a detached process tells the one that started it that the mount is there.
 const READY: &str = "ready";
@@ -78,14 +79,16 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 #[expect(clippy::print_stderr, reason = "errors are for people")]
 pub(crate) fn main() -> ExitCode {
+    if codeagent_worker::is_worker() {
+        return codeagent_worker::run(Box::new(MountFrontEnd));
+    }
     let arguments = Arguments::parse();
     let outcome = if arguments.daemon { start_daemon() } else { run(&arguments) };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("codeagent-mount: {error:#}");
-            let hint = error.chain().find_map(|cause| cause.downcast_ref::<UndoError>()?.hint());
-            if let Some(hint) = hint {
+            if let Some(hint) = hint(&error) {
                 eprintln!("hint: {hint}");
             }
             ExitCode::FAILURE
@@ -93,11 +96,20 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
+fn hint(error: &anyhow::Error) -> Option<&str> {
+    error.chain().find_map(|cause| match cause.downcast_ref()? {
+        SupervisedError::Worker(failure) => failure.hint.as_deref(),
+        SupervisedError::Io(_) => None,
+    })
+}
+
 fn run(arguments: &Arguments) -> Result<()> {
     if arguments.detached {
         rustix::process::setsid().context("leaving the terminal")?;
     }
-    raise_descriptor_limit();
+    if end_orphan(&arguments.undo_dir).context("ending an earlier worker")? {
+        tell("ended a worker that had outlived its mount's process");
+    }
     for path in [&arguments.source_dir, &arguments.mount_point] {
         if recover(path)
             .with_context(|| format!("taking away a dead mount at {}", path.display()))?
@@ -106,30 +118,74 @@ fn run(arguments: &Arguments) -> Result<()> {
         }
     }
     let options = options(arguments)?;
-    let mut config = EngineConfig::new(&options.source, &arguments.undo_dir);
-    config.read_only = arguments.read_only;
-    config.ambient_timeout = Duration::from_secs_f64(arguments.ambient_timeout);
-    let engine = Arc::new(UndoEngine::open(config)?);
-    if engine.recovery().is_some() {
-        tell("took back what an earlier run had left unfinished");
-    }
-    let (stop, stopped) = mpsc::channel();
+    let mut settings = Settings::new(&options.source, std::path::absolute(&arguments.undo_dir)?);
+    settings.read_only = arguments.read_only;
+    settings.cache = options.cache;
+    settings.ambient_timeout = Duration::from_secs_f64(arguments.ambient_timeout);
+    let mut spec = WorkerSpec::new(settings).context("opening the folder")?;
+    spec.silent = arguments.detached;
+
+    let (sender, signals) = mpsc::channel();
+    let stop = sender.clone();
     let handler = move || {
-        let _ = stop.send(()); // nobody listens any more: it ends already
+        let _ = stop.send(Signal::Stop); // nobody listens any more: it ends already
     };
     ctrlc::set_handler(handler).context("listening to signals")?;
-    let mount = Mount::start(&options, engine)
-        .with_context(|| format!("mounting at {}", options.mount_point.display()))?;
-    tell(&format!("{} is mounted at {}", options.source.display(), mount.mount_point().display()));
-    if arguments.detached {
-        let_go_of_the_terminal()?;
-    }
-    let interval = Duration::from_secs_f64((arguments.ambient_timeout / 4.0).clamp(0.01, 1.0));
-    mount.serve(&stopped, interval)?;
-    if mount.unmount().context("unmounting")? == Unmounted::WhileInUse {
+    let point = &options.mount_point;
+    let mount = Supervised::new(spec, point, options.threads, sender);
+    let mut announced = false;
+    let mut outcome = Ok(());
+    let how = mount
+        .run(&signals, &mut |report| match report {
+            Report::Mounted(worker) if !announced => {
+                announced = true;
+                announce(&options, worker);
+                if arguments.detached {
+                    outcome = let_go_of_the_terminal();
+                }
+            }
+            Report::Mounted(_) => tell("the worker has been started again"),
+            Report::Recovered(_) => tell("took back what an earlier run had left unfinished"),
+            Report::WorkerDied(why) => tell(&format!("the worker ended ({why})")),
+            Report::Event(event) => tell_of(&event),
+        })
+        .with_context(|| format!("mounting at {}", point.display()))?;
+    outcome?;
+    if how == Unmounted::WhileInUse {
         tell("some program still had files open in the mount");
     }
     Ok(())
+}
+
+fn announce(options: &MountOptions, worker: &WorkerProcess) {
+    tell(&format!("{} is mounted at {}", options.source.display(), options.mount_point.display()));
+    let ready = worker.ready();
+    if !ready.confinement.is_complete() {
+        tell(&format!(
+            "warning: the worker is not confined as it should be: {:?}",
+            ready.confinement
+        ));
+    }
+    if let Some(reason) = &ready.unreachable {
+        tell(&format!("warning: other programs cannot reach the undo log meanwhile: {reason}"));
+    }
+}
+
+/// What people should know even if they did not ask.
+fn tell_of(event: &Event) {
+    match event {
+        Event::Engine(EngineEvent::Warning(text)) => tell(&format!("warning: {text}")),
+        Event::Engine(EngineEvent::StepUnprotected { step, reason }) => {
+            tell(&format!("warning: step {step} cannot be undone: {reason}"));
+        }
+        Event::Engine(EngineEvent::VersionMismatch { found, .. }) => tell(&format!(
+            "warning: nothing is recorded: the undo log has the format {found} of another version"
+        )),
+        Event::Engine(EngineEvent::Evicted { steps }) => {
+            tell(&format!("{} old steps were dropped to stay within the limits", steps.len()));
+        }
+        _ => {}
+    }
 }
 
 fn options(arguments: &Arguments) -> Result<MountOptions> {
@@ -193,14 +249,6 @@ fn let_go_of_the_terminal() -> Result<()> {
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
     Ok(())
-}
-
-/// One descriptor is kept for each file the kernel knows.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    // If it cannot be raised, the filesystem keeps within what there is.
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
 }
 
 #[expect(clippy::print_stderr, reason = "it is for people")]

@@ -2,11 +2,15 @@
 #![cfg(target_os = "linux")]
 
 mod adapter;
+mod attach;
 mod attributes;
+mod front_end;
 mod mounted;
 mod replies;
 mod stale;
-mod transfer;
+mod supervised;
 
+pub use front_end::MountFrontEnd;
 pub use mounted::{Mount, MountOptions, Unmounted};
 pub use stale::recover;
+pub use supervised::{Report, Signal, Supervised, SupervisedError};

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use codeagent_fs::{Cache, FsConfig, InterceptedFs};
 use codeagent_interceptor::UndoEngine;
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use fuser::BackgroundSession;
 
-use crate::adapter::Adapter;
+use crate::attach::attach;
+use crate::front_end::serve;
 use crate::stale;
 
 /// How long an unmount waits for mutations that are on their way.
@@ -50,7 +51,7 @@ pub enum Unmounted {
     WhileInUse,
 }
 
-/// A folder that is served. Unmounted when it is dropped.
+/// A folder that is served within this process. Unmounted when it is dropped.
 pub struct Mount {
     engine: Arc<UndoEngine>,
     fs: Arc<InterceptedFs<UndoEngine>>,
@@ -67,8 +68,8 @@ impl Mount {
         // Before anything is mounted: the source may be about to disappear below the mount.
         let fs = Arc::new(InterceptedFs::new(&config, Arc::clone(&engine))?);
         let mount_point = options.mount_point.canonicalize()?;
-        let adapter = Adapter(Arc::clone(&fs));
-        let session = Session::new(adapter, &mount_point, &fuse_config(options))?.spawn()?;
+        let channel = attach(&mount_point, options.read_only)?;
+        let session = serve(Arc::clone(&fs), channel, options.threads)?;
         Ok(Self { engine, fs, mount_point, session: Some(session) })
     }
 
@@ -118,7 +119,6 @@ impl Mount {
             return Ok(Unmounted::Cleanly);
         }
         match stale::unmount(&self.mount_point, false) {
-            // The library would unmount too, and looks whether it has to: after the connection ended.
             Ok(()) => session.join().map(|()| Unmounted::Cleanly),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
                 stale::unmount(&self.mount_point, true)?;
@@ -144,23 +144,4 @@ impl fmt::Debug for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mount").field("mount_point", &self.mount_point).finish_non_exhaustive()
     }
-}
-
-fn fuse_config(options: &MountOptions) -> Config {
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName("codeagent".into()),
-        MountOption::Subtype("codeagent".into()),
-        MountOption::DefaultPermissions,
-    ];
-    if options.read_only {
-        config.mount_options.push(MountOption::RO);
-    }
-    // Everybody sees what the folder's permissions let them see; only root may allow that.
-    if rustix::process::geteuid().is_root() {
-        config.acl = SessionACL::All;
-    }
-    config.n_threads = Some(options.threads);
-    config.clone_fd = true;
-    config
 }

@@ -18,7 +18,7 @@ pub fn recover(path: &Path) -> io::Result<bool> {
     Ok(recovered)
 }
 
-fn is_dead(path: &Path) -> bool {
+pub(crate) fn is_dead(path: &Path) -> bool {
     matches!(rustix::fs::stat(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 

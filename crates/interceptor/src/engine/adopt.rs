@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use codeagent_common::{PathUse, RelPath, RelPathBuf, StepId};
+use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::hooks::Stop;
@@ -39,7 +40,7 @@ impl StagedChange {
 }
 
 /// What an adoption did.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AdoptReport {
     pub placed: u64,
     pub removed: u64,

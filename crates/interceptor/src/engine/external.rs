@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPath, RelPathBuf, StepId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::continuity::Continuity;
@@ -14,7 +14,7 @@ use crate::events::EngineEvent;
 use crate::host::Stamp;
 
 /// A path that undo would touch, and that somebody else has touched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
     pub path: RelPathBuf,
     /// The step whose undo it concerns.
@@ -22,7 +22,7 @@ pub struct Conflict {
     pub kind: ConflictKind,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConflictKind {
     /// It is not as the step left it.
@@ -56,8 +56,7 @@ impl UndoEngine {
                 .step((step.info.id, step.sequence), &journals[nth], &table, &paths[nth])
                 .map_err(damaged)?;
         }
-        let is_ignored =
-            |path: RelPath<'_>| self.ignored.covers(&self.config.working_dir, path, false);
+        let is_ignored = |path: RelPath<'_>| self.ignored.covers(path, false);
         let (mut found, touched) =
             continuity.finish(&self.workspace.tree, is_ignored).map_err(UndoError::host)?;
         let concerned = |path: RelPath<'_>| {

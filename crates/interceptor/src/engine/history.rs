@@ -1,7 +1,7 @@
 //! What can be asked without changing anything.
 
 use codeagent_common::{BarrierInfo, Change, ChangeKind, StepId, StepInfo};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::external::Conflict;
@@ -11,7 +11,7 @@ use crate::fold::net_changes_of;
 use crate::store::StoredChange;
 
 /// One line of the history.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum HistoryEntry {
     Step(StepInfo),
@@ -19,7 +19,7 @@ pub enum HistoryEntry {
 }
 
 /// What an undo would do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preview {
     /// Newest first.
     pub steps: Vec<StepId>,
@@ -30,7 +30,7 @@ pub struct Preview {
 }
 
 /// How full the store is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreStatus {
     pub steps: usize,
     pub redoable: usize,

@@ -97,10 +97,14 @@ impl UndoEngine {
     pub fn open(mut config: EngineConfig) -> Result<Self> {
         let working = config.working_dir.clone();
         let unusable = |source| UndoError::WorkingDirUnusable { path: working.clone(), source };
-        config.working_dir = config.working_dir.canonicalize().map_err(unusable)?;
-        let tree = Tree::open(&config.working_dir).map_err(unusable)?;
+        if config.opened.is_none() {
+            config.working_dir = config.working_dir.canonicalize().map_err(unusable)?;
+        }
+        let way_in = config.way_in();
+        let tree = Tree::open(&way_in).map_err(unusable)?;
         let (probe, durable) = (config.probe(), config.durable);
-        let opened = Store::open(&config.undo_dir, &config.working_dir, probe, durable)?;
+        let working = (config.working_dir.as_path(), way_in.as_path());
+        let opened = Store::open(&config.undo_dir, working, probe, durable)?;
         let (store, disabled) = match opened {
             Versioned::Current(store) => (store, None),
             Versioned::Other { store, found } => (store, Some(found)),
@@ -114,7 +118,7 @@ impl UndoEngine {
         let remade = RemadeLog::open(&store.remade_path(), store.probe.clone())
             .map_err(UndoError::io("reading the undo directory"))?;
         let book = LoanBook::new(store.root(), store.probe.clone(), config.durable);
-        let lender = Lender::start(&config.working_dir, store.root(), book)
+        let lender = Lender::start(&way_in, store.root(), book)
             .map_err(UndoError::io("opening the undo directory"))?;
         let workspace = Workspace {
             tree,
@@ -125,11 +129,8 @@ impl UndoEngine {
             remade,
             lender,
         };
-        let ignored = if config.gitignore {
-            Ignored::from_gitignore(&config.working_dir)
-        } else {
-            Ignored::nothing()
-        };
+        let ignored =
+            if config.gitignore { Ignored::from_gitignore(&way_in) } else { Ignored::nothing() };
         let mut engine = Self {
             state: RwLock::new(State {
                 open: None,
@@ -190,7 +191,7 @@ impl UndoEngine {
         if let Some(step) = &state.open {
             return Err(UndoError::StepOpen(step.id));
         }
-        self.workspace.store.reinitialise(&self.config.working_dir)?;
+        self.workspace.store.reinitialise((&self.config.working_dir, &self.config.way_in()))?;
         self.workspace.moved.lock().clear();
         self.workspace.remade.forget();
         *state = State {

@@ -1,6 +1,7 @@
 //! What happens when an engine is opened: reading the history, and finishing what a crash left.
 
 use codeagent_common::{Protection, RelPathBuf, StepId, StepInfo, StepKind, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::invert::Inversion;
@@ -12,7 +13,7 @@ use crate::fold::Marks;
 use crate::store::{Counters, Damage, Header, Purpose, StepDir};
 
 /// What recovery did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryReport {
     /// The step that was interrupted, or whose undo or redo was.
     pub step: Option<StepId>,

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use codeagent_common::{RelPath, RelPathBuf, StepId, StepInfo, StepKind};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use super::past::Past;
 use super::placing::{Placing, is_within_any};
@@ -23,7 +24,7 @@ use crate::host::{Dir, FileId, Meta, Tree, remove_all};
 use crate::lineage::Former;
 
 /// What a restore did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestoreReport {
     /// The new step; undoing it takes the restore back. `None` if nothing had to change.
     pub step: Option<StepInfo>,

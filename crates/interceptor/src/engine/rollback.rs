@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPathBuf, StepId, StepInfo};
+use serde::{Deserialize, Serialize};
 
 use super::external::Conflict;
 use super::invert::{Inversion, Inverted, Treatment};
@@ -15,7 +16,8 @@ use crate::inspect::check_journal;
 use crate::store::{Header, Purpose, StepDir};
 
 /// What to do about other people's edits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnConflict {
     /// Change nothing, and name them.
     #[default]
@@ -26,7 +28,7 @@ pub enum OnConflict {
     Force,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RollbackOptions {
     pub on_conflict: OnConflict,
 }
@@ -42,7 +44,7 @@ impl RollbackOptions {
 }
 
 /// What an undo or redo did.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RollbackReport {
     /// In the order they were undone or redone.
     pub steps: Vec<StepId>,

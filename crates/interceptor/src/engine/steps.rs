@@ -3,6 +3,7 @@
 use codeagent_common::{
     ChangeKind, Protection, SafeguardId, StepId, StepInfo, StepKind, Timestamp,
 };
+use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::invert::{Inversion, Inverted};
@@ -14,7 +15,7 @@ use crate::fold::net_changes;
 use crate::store::StepDir;
 
 /// A step somebody wants to begin.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StepRequest {
     pub kind: StepKind,
     /// Shown in the history.
@@ -32,7 +33,8 @@ impl StepRequest {
 }
 
 /// How a step ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ClosedStep {
     /// It is in the history now.
     Recorded { step: StepInfo, evicted: Vec<StepId> },

@@ -19,8 +19,11 @@ const VERSION_MAGIC: &str = "codeagent-undo ";
 /// Everything the engine makes at the top of an undo directory; nothing else is ever deleted.
 /// In this order a history is discarded: each leaves a log that can be opened.
 pub(super) const DIRS: [&str; 5] = ["wal", "redo", "steps", "quarantine", "trash"];
-const FILES: [&str; 8] =
-    ["version", "lock", "workdir", "counters", "barriers", "remade", "loans", "reserve"];
+const FILES: [&str; 9] =
+    ["version", "lock", "workdir", "counters", "barriers", "remade", "loans", "reserve", SOCKET];
+
+/// Where the process that holds the lock listens, if it does.
+pub const SOCKET: &str = "socket";
 
 pub(super) fn version_text() -> String {
     format!("{VERSION_MAGIC}{FORMAT_VERSION}\n")
@@ -119,11 +122,11 @@ pub(super) struct Workdir {
 }
 
 impl Workdir {
-    pub(super) fn of(working: &Path) -> io::Result<Self> {
-        let metadata = fs::metadata(working)?;
+    pub(super) fn of((working, way_in): (&Path, &Path)) -> io::Result<Self> {
+        let metadata = fs::metadata(way_in)?;
         // Device numbers are given out anew at each start of the machine; the id of a filesystem
         // stays, where it has one.
-        let filesystem = match rustix::fs::statvfs(working)?.f_fsid {
+        let filesystem = match rustix::fs::statvfs(way_in)?.f_fsid {
             0 => metadata.dev(),
             id => id,
         };
@@ -146,4 +149,9 @@ impl Workdir {
 pub(crate) fn check_workdir_file(root: &Path) -> io::Result<()> {
     let found = sealed::read::<Workdir>(&root.join("workdir"))?;
     found.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// The working directory that the undo log in `undo_dir` belongs to; `None` if there is no log.
+pub fn working_dir_of(undo_dir: &Path) -> io::Result<Option<PathBuf>> {
+    Ok(sealed::read::<Workdir>(&undo_dir.join("workdir"))?.map(Workdir::path))
 }

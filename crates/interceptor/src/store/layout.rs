@@ -57,16 +57,17 @@ pub(crate) enum Versioned {
 }
 
 impl Store {
-    /// Opens or makes the undo directory for `working`, which must be canonical.
+    /// Opens or makes the undo directory of a working directory, which is given by its canonical
+    /// path and a path that leads to it.
     pub(crate) fn open(
         undo: &Path,
-        working: &Path,
+        working: (&Path, &Path),
         probe: Probe,
         durable: bool,
     ) -> Result<Versioned> {
         let unusable = |source| UndoError::UndoDirUnusable { path: undo.into(), source };
         let root = claim::planned_location(undo).map_err(unusable)?;
-        claim::check_apart(&root, working)?;
+        claim::check_apart(&root, working.0)?;
         match fs::DirBuilder::new().mode(0o700).create(&root) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(unusable(error));
@@ -132,7 +133,7 @@ impl Store {
     /// Throws a log away, whatever its format, and starts a new one in its place. What the engine
     /// did not make stays. A crash in between leaves a log that can be opened: directories go as a
     /// whole, and `version` and `workdir` are replaced, never missing.
-    pub(crate) fn reinitialise(&self, working: &Path) -> Result<()> {
+    pub(crate) fn reinitialise(&self, working: (&Path, &Path)) -> Result<()> {
         let unusable = |source| UndoError::UndoDirUnusable { path: self.root.clone(), source };
         self.make_dir("trash").map_err(unusable)?;
         for name in claim::DIRS.into_iter().filter(|name| *name != "trash") {
@@ -159,16 +160,17 @@ impl Store {
             .map_err(unusable)
     }
 
-    fn check_workdir(&self, working: &Path) -> Result<()> {
+    fn check_workdir(&self, working: (&Path, &Path)) -> Result<()> {
         let damaged = |error: io::Error| UndoError::Corrupt(error.to_string());
         let now = Workdir::of(working).map_err(UndoError::io("reading the working directory"))?;
         let recorded: Option<Workdir> =
             sealed::read(&self.root.join("workdir")).map_err(damaged)?;
         match recorded {
             Some(recorded) if recorded == now => Ok(()),
-            Some(recorded) if !recorded.may_become(&now) => {
-                Err(UndoError::WrongWorkingDir { recorded: recorded.path(), given: working.into() })
-            }
+            Some(recorded) if !recorded.may_become(&now) => Err(UndoError::WrongWorkingDir {
+                recorded: recorded.path(),
+                given: working.0.into(),
+            }),
             _ => self.write_workdir(&now).map_err(UndoError::io("writing workdir")),
         }
     }

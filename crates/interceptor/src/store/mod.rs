@@ -21,6 +21,7 @@ pub(crate) use background::Counted;
 pub(crate) use barriers::BarrierLog;
 pub(crate) use changes::{ChangeTable, Refreshed, StoredChange};
 pub(crate) use claim::{FORMAT_VERSION, check_workdir_file, is_current_format};
+pub use claim::{SOCKET, working_dir_of};
 pub(crate) use frame::{Damage, FrameReader, FrameWriter};
 pub(crate) use journal::{Journal, JournalReader};
 pub(crate) use layout::{Counters, Store, Versioned, check_counters};

@@ -153,8 +153,7 @@ impl UndoEngine {
     /// step, and had another one, is not left alone.
     pub(super) fn ignores(&self, mutation: &Mutation<'_>, step: Option<&OpenStep>) -> bool {
         let covers = |path: RelPath<'_>, is_dir| {
-            self.ignored.covers(&self.config.working_dir, path, is_dir)
-                && !step.is_some_and(|step| step.keeps(path))
+            self.ignored.covers(path, is_dir) && !step.is_some_and(|step| step.keeps(path))
         };
         let keep = |path: RelPath<'_>| {
             if let (true, Some(step)) = (covers(path, false) || covers(path, true), step) {

@@ -9,7 +9,8 @@ use virtiofsd::filesystem::{ZeroCopyReader, ZeroCopyWriter};
 use virtiofsd::oslib::{ReadvFlags, WritevFlags};
 
 /// What a client writes.
-pub(crate) struct Outgoing<'a>(pub(crate) &'a [u8]);
+#[derive(Debug)]
+pub struct Outgoing<'a>(pub &'a [u8]);
 
 impl ZeroCopyReader for Outgoing<'_> {
     fn write_to_file_at(
@@ -40,7 +41,8 @@ impl ZeroCopyReader for Outgoing<'_> {
 }
 
 /// What a client reads.
-pub(crate) struct Incoming<'a>(pub(crate) &'a mut Vec<u8>);
+#[derive(Debug)]
+pub struct Incoming<'a>(pub &'a mut Vec<u8>);
 
 impl ZeroCopyWriter for Incoming<'_> {
     fn read_from_file_at(

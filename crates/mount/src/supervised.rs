@@ -1,0 +1,161 @@
+//! A mount whose filesystem lives in a worker process, which is started again when it dies.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use codeagent_interceptor::RecoveryReport;
+use codeagent_worker::{Event, Failure, Patience, WorkerProcess, WorkerSpec};
+
+use crate::attach::attach;
+use crate::front_end::encode_options;
+use crate::mounted::Unmounted;
+use crate::stale;
+
+/// Workers that did not even start, one after the other, before nobody tries any more.
+const MAX_FAILED_STARTS: u32 = 5;
+
+/// How long requests that are on their way may take after an unmount.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a supervised mount waits for.
+#[derive(Debug)]
+pub enum Signal {
+    /// Somebody wants the mount to end.
+    Stop,
+    Worker(Event),
+}
+
+/// What those who watch a supervised mount get to know.
+#[derive(Debug)]
+pub enum Report<'a> {
+    Mounted(&'a WorkerProcess),
+    Recovered(&'a RecoveryReport),
+    /// The worker died for this reason; a new one is started.
+    WorkerDied(String),
+    Event(Event),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisedError {
+    #[error(transparent)]
+    Worker(#[from] Failure),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A mount that survives the process that serves it.
+#[derive(Debug)]
+pub struct Supervised {
+    spec: WorkerSpec,
+    point: PathBuf,
+    threads: usize,
+    sender: Sender<Signal>,
+}
+
+impl Supervised {
+    /// `sender` belongs to the receiver that [`run`](Self::run) gets.
+    pub fn new(spec: WorkerSpec, point: &Path, threads: usize, sender: Sender<Signal>) -> Self {
+        Self { spec, point: point.into(), threads, sender }
+    }
+
+    /// Mounts, and serves until somebody stops or unmounts it. No worker ever opens a path: the
+    /// folder may lie below its own mount.
+    pub fn run(
+        &self,
+        signals: &Receiver<Signal>,
+        report: &mut dyn FnMut(Report<'_>),
+    ) -> Result<Unmounted, SupervisedError> {
+        let begun = self.begin(report);
+        if begun.is_err() {
+            stale::recover(&self.point)?;
+        }
+        let mut worker = begun?;
+        let mut born = Instant::now();
+        let mut patience = Patience::default();
+        loop {
+            match signals.recv() {
+                Ok(Signal::Stop) | Err(_) => return Ok(self.stop(worker)?),
+                Ok(Signal::Worker(Event::Detached)) => {
+                    worker.end(PATIENCE)?;
+                    return Ok(Unmounted::Cleanly);
+                }
+                Ok(Signal::Worker(Event::Gone)) => {
+                    report(Report::WorkerDied(worker.wait()?.to_string()));
+                    std::thread::sleep(patience.after_a_life_of(born.elapsed()));
+                    match self.begin_again(signals, report)? {
+                        Some(next) => worker = next,
+                        None => return Ok(Unmounted::Cleanly),
+                    }
+                    born = Instant::now();
+                }
+                Ok(Signal::Worker(event)) => report(Report::Event(event)),
+            }
+        }
+    }
+
+    fn begin(&self, report: &mut dyn FnMut(Report<'_>)) -> Result<WorkerProcess, SupervisedError> {
+        let sender = self.sender.clone();
+        let worker = WorkerProcess::start(&self.spec, move |event| {
+            let _ = sender.send(Signal::Worker(event)); // nobody waits any more: it ends already
+        })??;
+        if let Some(recovery) = &worker.ready().recovery {
+            report(Report::Recovered(recovery));
+        }
+        worker.client().subscribe().map_err(io::Error::other)?;
+        let channel = attach(&self.point, self.spec.settings.read_only)?;
+        let attached = worker.client().attach(&channel, encode_options(self.threads));
+        drop(channel); // or the mount would not end with the worker
+        attached.map_err(io::Error::other)?;
+        report(Report::Mounted(&worker));
+        Ok(worker)
+    }
+
+    /// A new worker in place of one that died; `None` if somebody wants the mount to end.
+    fn begin_again(
+        &self,
+        signals: &Receiver<Signal>,
+        report: &mut dyn FnMut(Report<'_>),
+    ) -> Result<Option<WorkerProcess>, SupervisedError> {
+        let mut failed = 0;
+        loop {
+            // What the last one had to say is of no interest any more.
+            while let Ok(signal) = signals.try_recv() {
+                if matches!(signal, Signal::Stop) {
+                    stale::recover(&self.point)?;
+                    return Ok(None);
+                }
+            }
+            match self.begin(report) {
+                Ok(worker) => return Ok(Some(worker)),
+                Err(error) => {
+                    failed += 1;
+                    if failed >= MAX_FAILED_STARTS {
+                        stale::recover(&self.point)?;
+                        return Err(error);
+                    }
+                    report(Report::WorkerDied(error.to_string()));
+                    std::thread::sleep(Duration::from_millis(100) * failed);
+                }
+            }
+        }
+    }
+
+    fn stop(&self, worker: WorkerProcess) -> io::Result<Unmounted> {
+        let (how, patience) = match stale::unmount(&self.point, false) {
+            Ok(()) => (Unmounted::Cleanly, PATIENCE),
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                stale::unmount(&self.point, true)?;
+                (Unmounted::WhileInUse, Duration::ZERO)
+            }
+            // Somebody else was quicker.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                (Unmounted::Cleanly, PATIENCE)
+            }
+            Err(error) => return Err(error),
+        };
+        worker.end(patience)?;
+        Ok(how)
+    }
+}

@@ -1,0 +1,229 @@
+//! Asking a worker, from any other process.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use codeagent_common::{Change, StepId, StepInfo};
+use codeagent_interceptor::{
+    ClosedStep, HistoryEntry, OnConflict, Preview, RestoreReport, RollbackOptions, RollbackReport,
+    SOCKET, StepRequest,
+};
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use serde::de::DeserializeOwned;
+use serde_bytes::ByteBuf;
+
+use crate::link;
+use crate::protocol::{Activity, Call, Event, Failure, FileChange, FromWorker, Request, State};
+
+/// Why a worker did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error("the worker is gone")]
+    Gone,
+    #[error("what the worker said cannot be understood: {0}")]
+    Protocol(io::Error),
+}
+
+/// Why there is no worker to ask.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreachable {
+    #[error("no worker holds this undo directory")]
+    Nobody,
+    #[error("the worker cannot be reached: {0}")]
+    Failed(#[from] io::Error),
+}
+
+/// A connection to a worker. Any number of threads may use it at once.
+pub struct Client {
+    /// Locked while a message is written: those of two threads must not mix.
+    stream: Mutex<UnixStream>,
+    next: AtomicU64,
+    calls: Arc<Mutex<Option<Calls>>>,
+}
+
+/// Who waits for which reply; there is no such table once the worker has gone.
+type Calls = HashMap<u64, Sender<Result<ByteBuf, Failure>>>;
+
+impl Client {
+    /// Talks to the worker that holds an undo directory.
+    pub fn connect(undo_dir: &Path) -> Result<Self, Unreachable> {
+        // Through a descriptor: the path of a socket may not be long.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = match rustix::fs::open(undo_dir, flags, Mode::empty()) {
+            Ok(dir) => dir,
+            Err(rustix::io::Errno::NOENT) => return Err(Unreachable::Nobody),
+            Err(errno) => return Err(io::Error::from(errno).into()),
+        };
+        let path = format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd());
+        match UnixStream::connect(path) {
+            Ok(stream) => Ok(Self::over(stream, |_| {})?),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+                ) =>
+            {
+                Err(Unreachable::Nobody)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Talks over a connection that exists already. `on_event` must not wait for a call.
+    pub fn over(stream: UnixStream, on_event: impl Fn(Event) + Send + 'static) -> io::Result<Self> {
+        let calls = Arc::new(Mutex::new(Some(Calls::new())));
+        let (reader, shared) = (stream.try_clone()?, Arc::clone(&calls));
+        std::thread::Builder::new().name("worker-replies".into()).spawn(move || {
+            while let Ok(Some((message, _))) = link::receive::<FromWorker>(&reader) {
+                match message {
+                    FromWorker::Event(event) => on_event(event),
+                    FromWorker::Reply { id, outcome } => {
+                        let caller = shared.lock().as_mut().and_then(|calls| calls.remove(&id));
+                        if let Some(caller) = caller {
+                            let _ = caller.send(outcome); // who gave up waiting does not care
+                        }
+                    }
+                }
+            }
+            // Whoever still waits learns that nothing will come.
+            *shared.lock() = None;
+            on_event(Event::Gone);
+        })?;
+        Ok(Self { stream: Mutex::new(stream), next: AtomicU64::new(0), calls })
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.calls.lock().is_none()
+    }
+
+    pub fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, WorkerError> {
+        self.call_with(request, None)
+    }
+
+    pub(crate) fn call_with<T: DeserializeOwned>(
+        &self,
+        request: Request,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> Result<T, WorkerError> {
+        let (sender, outcome) = channel();
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let body = link::encode(&Call { id, request }).map_err(WorkerError::Protocol)?;
+        self.calls.lock().as_mut().ok_or(WorkerError::Gone)?.insert(id, sender);
+        let sent = {
+            let stream = self.stream.lock();
+            link::send_bytes(&stream, &body, descriptor)
+        };
+        if let Err(error) = sent {
+            if let Some(calls) = self.calls.lock().as_mut() {
+                calls.remove(&id);
+            }
+            return Err(match error.kind() {
+                io::ErrorKind::InvalidInput => WorkerError::Protocol(error),
+                _ => WorkerError::Gone,
+            });
+        }
+        let body = outcome.recv().map_err(|_| WorkerError::Gone)??;
+        link::decode(&body).map_err(WorkerError::Protocol)
+    }
+
+    pub fn hello(&self) -> Result<State, WorkerError> {
+        self.call(Request::Hello { version: crate::protocol::VERSION })
+    }
+
+    pub fn status(&self) -> Result<State, WorkerError> {
+        self.call(Request::Status)
+    }
+
+    pub fn activity(&self) -> Result<Activity, WorkerError> {
+        self.call(Request::Activity)
+    }
+
+    pub fn subscribe(&self) -> Result<(), WorkerError> {
+        self.call(Request::Subscribe)
+    }
+
+    pub fn open_step(&self, request: StepRequest) -> Result<StepId, WorkerError> {
+        self.call(Request::OpenStep(request))
+    }
+
+    pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
+        self.call(Request::CloseStep { exit_code })
+    }
+
+    pub fn end_ambient_step(&self) -> Result<Option<ClosedStep>, WorkerError> {
+        self.call(Request::EndAmbientStep)
+    }
+
+    pub fn history(&self) -> Result<Vec<HistoryEntry>, WorkerError> {
+        self.call(Request::History)
+    }
+
+    pub fn redoable(&self) -> Result<Vec<StepInfo>, WorkerError> {
+        self.call(Request::Redoable)
+    }
+
+    pub fn changes(&self, step: StepId) -> Result<Vec<Change>, WorkerError> {
+        self.call(Request::Changes { step })
+    }
+
+    pub fn preview(&self, count: usize) -> Result<Preview, WorkerError> {
+        self.call(Request::Preview { count })
+    }
+
+    pub fn undo(&self, count: usize, conflicts: OnConflict) -> Result<RollbackReport, WorkerError> {
+        let options = RollbackOptions { on_conflict: conflicts };
+        self.call(Request::Undo { count, options })
+    }
+
+    pub fn redo(&self, count: usize, conflicts: OnConflict) -> Result<RollbackReport, WorkerError> {
+        let options = RollbackOptions { on_conflict: conflicts };
+        self.call(Request::Redo { count, options })
+    }
+
+    pub fn restore(
+        &self,
+        step: StepId,
+        paths: Vec<codeagent_common::RelPathBuf>,
+    ) -> Result<RestoreReport, WorkerError> {
+        self.call(Request::Restore { step, paths })
+    }
+
+    pub fn change(&self, change: FileChange) -> Result<(), WorkerError> {
+        self.call(Request::Change(change))
+    }
+
+    /// Only over the connection that the worker was started with.
+    pub fn attach(&self, channel: impl AsFd, options: Vec<u8>) -> Result<(), WorkerError> {
+        let options = ByteBuf::from(options);
+        self.call_with(Request::Attach { options }, Some(channel.as_fd()))
+    }
+
+    /// Over the connection that the worker was started with, or any once that has ended.
+    pub fn shut_down(&self, patience: Duration) -> Result<(), WorkerError> {
+        self.call(Request::Shutdown { patience })
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Ends the thread that reads replies.
+        let _ = self.stream.lock().shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("gone", &self.is_gone()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,29 @@
+//! One process per working directory holds its undo engine and its filesystem front end, and
+//! everybody else talks to it over a socket.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `protocol` | what can be asked, and what comes back |
+//! | `link` | messages and descriptors over a Unix socket |
+//! | `client` | asking, from any other process |
+//! | `server` | answering |
+//! | `process` | the life of the worker process itself |
+//! | `confine` | what that process gives up before it begins |
+//! | `supervise` | starting it, noticing its death |
+#![cfg(target_os = "linux")]
+
+mod client;
+mod confine;
+mod link;
+mod process;
+mod protocol;
+mod server;
+mod supervise;
+
+pub use client::{Client, Unreachable, WorkerError};
+pub use process::{FrontEnd, Serving, WorkerFs, is_worker, run};
+pub use protocol::{
+    Activity, Confinement, Event, Failure, FileChange, Ready, Request, Settings, State,
+};
+pub use server::Server;
+pub use supervise::{Patience, WorkerProcess, WorkerSpec, end_orphan};

@@ -1,0 +1,321 @@
+//! The life of a worker process.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use codeagent_fs::{FsConfig, InterceptedFs};
+use codeagent_interceptor::{EngineConfig, SOCKET, UndoEngine, UndoError};
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Resource, Rlimit};
+
+use crate::confine;
+use crate::link;
+use crate::protocol::{Confinement, Event, Failure, Ready, Settings};
+use crate::server::{Listeners, Owner, Peer, Server};
+
+/// The only argument of a worker process.
+pub(crate) const ARGUMENT: &str = "--codeagent-worker";
+
+/// How long an ending worker waits for mutations that are on their way.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// The filesystem of a worker.
+pub type WorkerFs = InterceptedFs<UndoEngine>;
+
+/// A way to serve the filesystem: a mount, a guest.
+pub trait FrontEnd: Send + Sync {
+    /// Begins to serve `fs` through `channel`. The options are what the other end was given.
+    fn serve(
+        &self,
+        fs: Arc<WorkerFs>,
+        channel: OwnedFd,
+        options: &[u8],
+    ) -> io::Result<Box<dyn Serving>>;
+}
+
+/// A front end at work.
+pub trait Serving: Send {
+    /// Whether the other side has ended it.
+    fn is_finished(&self) -> bool;
+}
+
+/// Whether this process was started to be a worker; `main` then calls [`run`] and nothing else.
+pub fn is_worker() -> bool {
+    std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT)
+}
+
+/// Is a worker: standard input is the connection to the process that started this one.
+#[expect(clippy::print_stderr, reason = "errors that nobody listens to are for people")]
+pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
+    match live(front_end) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn live(front_end: Box<dyn FrontEnd>) -> io::Result<()> {
+    let owner = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let Some((settings, working_dir)) = link::receive::<Settings>(&owner)? else { return Ok(()) };
+    let working_dir = working_dir.ok_or(io::ErrorKind::InvalidInput)?;
+    let started = start(settings, working_dir, front_end);
+    let answer = match &started {
+        Ok((_, ready)) => Ok(ready.clone()),
+        Err(failure) => Err(failure.clone()),
+    };
+    link::send(&owner, &answer)?;
+    let Ok((life, _)) = started else { return Ok(()) };
+    life.serve(&owner);
+    Ok(())
+}
+
+/// A worker that is ready to serve.
+struct Life {
+    server: Arc<Server>,
+    attached: Arc<Attached>,
+    listener: Option<UnixListener>,
+    undo_dir: OwnedFd,
+    ambient_timeout: Duration,
+}
+
+fn start(
+    settings: Settings,
+    working_dir: OwnedFd,
+    front_end: Box<dyn FrontEnd>,
+) -> Result<(Life, Ready), Failure> {
+    raise_descriptor_limit();
+    let undo_dir = open_undo_dir(&settings)?;
+    // While there is but one thread: others would keep the freedom they were born with.
+    let landlock = confine::to_directories(&[working_dir.as_fd(), undo_dir.as_fd()])?;
+    let capabilities = confine::drop_capabilities();
+    let listeners = Arc::new(Listeners::default());
+    let mut fs_config = FsConfig::new(format!("/proc/self/fd/{}/.", working_dir.as_raw_fd()));
+    fs_config.cache = settings.cache;
+    fs_config.read_only = settings.read_only;
+    let engine = Arc::new(open_engine(&settings, working_dir, &listeners)?);
+    let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine))?);
+    let (listener, unreachable) = match listen(&undo_dir) {
+        Ok(listener) => (Some(listener), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    // Last: it forbids making sockets.
+    let seccomp = confine::forbid_system_calls();
+    let confinement = Confinement { landlock, seccomp, capabilities };
+    let attached = Arc::new(Attached {
+        front_end,
+        fs: Arc::clone(&fs),
+        state: Mutex::new(AttachedState::default()),
+        changed: Condvar::new(),
+    });
+    let recovery = engine.recovery().cloned();
+    let server = Server {
+        engine,
+        fs: Some(fs),
+        working_dir: settings.working_dir,
+        read_only: settings.read_only,
+        confinement: Some(confinement),
+        listeners,
+        owner: Some(Box::new(Arc::clone(&attached))),
+    };
+    let ambient_timeout = settings.ambient_timeout;
+    let life = Life { server: Arc::new(server), attached, listener, undo_dir, ambient_timeout };
+    Ok((life, Ready { recovery, confinement, unreachable }))
+}
+
+/// Opens the undo directory, and makes it first if need be: later that would be outside our reach.
+fn open_undo_dir(settings: &Settings) -> Result<OwnedFd, Failure> {
+    let path = &settings.undo_dir;
+    let unusable = |source| UndoError::UndoDirUnusable { path: path.clone(), source };
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(unusable(error).into());
+        }
+        _ => {}
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unusable(errno.into()))?)
+}
+
+fn open_engine(
+    settings: &Settings,
+    working_dir: OwnedFd,
+    listeners: &Arc<Listeners>,
+) -> Result<UndoEngine, UndoError> {
+    let mut config = EngineConfig::new(&settings.working_dir, &settings.undo_dir);
+    config.opened = Some(Arc::new(working_dir));
+    config.read_only = settings.read_only;
+    config.ambient_timeout = settings.ambient_timeout;
+    config.limits = settings.limits;
+    config.safeguards = settings.safeguards;
+    config.durable = settings.durable;
+    config.gitignore = settings.gitignore;
+    config.events = Arc::clone(listeners) as _;
+    UndoEngine::open(config)
+}
+
+/// Called with the undo directory locked: a socket that is there already belongs to nobody.
+fn listen(undo_dir: &OwnedFd) -> io::Result<UnixListener> {
+    remove_socket(undo_dir)?;
+    // Through the descriptor: the path of a socket may not be long.
+    let path = format!("/proc/self/fd/{}/{SOCKET}", undo_dir.as_raw_fd());
+    let listener = UnixListener::bind(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+fn remove_socket(undo_dir: &OwnedFd) -> io::Result<()> {
+    match rustix::fs::unlinkat(undo_dir, SOCKET, rustix::fs::AtFlags::empty()) {
+        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl Life {
+    fn serve(self, owner: &UnixStream) {
+        let (server, attached) = (&self.server, &self.attached);
+        if let Some(listener) = self.listener {
+            let server = Arc::clone(server);
+            std::thread::spawn(move || server.accept(&listener));
+        }
+        {
+            let (server, attached) = (Arc::clone(server), Arc::clone(attached));
+            let Ok(owner) = owner.try_clone() else { return };
+            std::thread::spawn(move || {
+                server.serve(&owner, Peer::Owner);
+                attached.owner_is_gone();
+            });
+        }
+        let interval = (self.ambient_timeout / 4).clamp(MIN_INTERVAL, MAX_INTERVAL);
+        while !attached.is_over(interval) {
+            match server.engine.tick() {
+                Ok(Some(closed)) => server.listeners.tell(Event::AmbientStep(closed)),
+                Ok(None) => {}
+                Err(error) => server.listeners.tell(warning(&error)),
+            }
+            if attached.has_just_detached() {
+                server.listeners.tell(Event::Detached);
+            }
+        }
+        attached.wait_for_front_end();
+        if let Some(fs) = &server.fs {
+            fs.wait_until_quiet(FAREWELL);
+        }
+        if let Err(error) = server.engine.end_ambient_step() {
+            server.listeners.tell(warning(&error));
+        }
+        let _ = remove_socket(&self.undo_dir);
+    }
+}
+
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_INTERVAL: Duration = Duration::from_secs(1);
+
+fn warning(error: &UndoError) -> Event {
+    Event::Engine(codeagent_interceptor::EngineEvent::Warning(error.to_string()))
+}
+
+/// The front end, and who wants the worker to go on.
+struct Attached {
+    front_end: Box<dyn FrontEnd>,
+    fs: Arc<WorkerFs>,
+    state: Mutex<AttachedState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct AttachedState {
+    serving: Option<Box<dyn Serving>>,
+    owner_gone: bool,
+    /// For how long to wait for the front end then.
+    shutting_down: Option<Duration>,
+}
+
+impl AttachedState {
+    fn is_serving(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| !serving.is_finished())
+    }
+}
+
+impl Attached {
+    /// Waits for `interval` unless there is no reason to go on. A mount outlives the process that
+    /// made it: what is written there is still recorded.
+    fn is_over(&self, interval: Duration) -> bool {
+        let over = |state: &AttachedState| {
+            state.shutting_down.is_some() || (state.owner_gone && !state.is_serving())
+        };
+        let mut state = self.state.lock();
+        if !over(&state) {
+            self.changed.wait_for(&mut state, interval);
+        }
+        over(&state)
+    }
+
+    fn has_just_detached(&self) -> bool {
+        let mut state = self.state.lock();
+        let ended = state.serving.is_some() && !state.is_serving();
+        if ended {
+            state.serving = None;
+        }
+        ended
+    }
+
+    fn owner_is_gone(&self) {
+        self.state.lock().owner_gone = true;
+        self.changed.notify_all();
+    }
+
+    fn wait_for_front_end(&self) {
+        let patience = self.state.lock().shutting_down.unwrap_or_default();
+        let deadline = Instant::now() + patience;
+        while self.state.lock().is_serving() && Instant::now() < deadline {
+            std::thread::sleep(MIN_INTERVAL);
+        }
+    }
+}
+
+impl Owner for Arc<Attached> {
+    fn attach(&self, channel: OwnedFd, options: &[u8]) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.is_serving() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is served already"));
+        }
+        state.serving = Some(self.front_end.serve(Arc::clone(&self.fs), channel, options)?);
+        Ok(())
+    }
+
+    fn is_attached(&self) -> bool {
+        self.state.lock().is_serving()
+    }
+
+    fn is_orphaned(&self) -> bool {
+        self.state.lock().owner_gone
+    }
+
+    fn shut_down(&self, patience: Duration) {
+        self.state.lock().shutting_down = Some(patience);
+        self.changed.notify_all();
+    }
+}
+
+impl fmt::Debug for dyn Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving").field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// One descriptor is kept for each file that clients know.
+fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    // If it cannot be raised, the filesystem keeps within what there is.
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+}

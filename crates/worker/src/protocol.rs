@@ -1,0 +1,273 @@
+//! What can be asked of a worker, and what comes back. `docs/worker-protocol.md` describes it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use codeagent_common::{
+    ErrorCode, RelPathBuf, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId, StepId,
+};
+use codeagent_interceptor::{
+    ClosedStep, Conflict, EngineEvent, RecoveryReport, RollbackOptions, StepRequest, StoreStatus,
+    UndoError,
+};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+/// Both sides are usually the same binary; a client of another version is told so.
+pub(crate) const VERSION: u32 = 1;
+
+/// The first message to a new worker process, with the working directory as a descriptor.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Settings {
+    /// Absolute; a name, because the directory itself comes as a descriptor.
+    pub working_dir: PathBuf,
+    pub undo_dir: PathBuf,
+    pub read_only: bool,
+    /// What clients of the filesystem may keep of files' contents.
+    pub cache: codeagent_fs::Cache,
+    /// An ambient step ends after this much quiet.
+    pub ambient_timeout: Duration,
+    pub limits: ResourceLimits,
+    pub safeguards: SafeguardConfig,
+    pub durable: bool,
+    pub gitignore: bool,
+}
+
+impl Settings {
+    pub fn new(working_dir: impl Into<PathBuf>, undo_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            working_dir: working_dir.into(),
+            undo_dir: undo_dir.into(),
+            read_only: false,
+            cache: codeagent_fs::Cache::default(),
+            ambient_timeout: Duration::from_secs(5),
+            limits: ResourceLimits::default(),
+            safeguards: SafeguardConfig::default(),
+            durable: false,
+            gitignore: false,
+        }
+    }
+}
+
+/// The answer to [`Settings`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// What was left unfinished, and has been taken back.
+    pub recovery: Option<RecoveryReport>,
+    pub confinement: Confinement,
+    /// Nobody can reach the worker through its undo directory, for this reason.
+    pub unreachable: Option<String>,
+}
+
+/// What keeps the worker to its two directories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Confinement {
+    /// The kernel lets it open nothing else.
+    pub landlock: bool,
+    /// It cannot run programs, mount, trace, or make sockets.
+    pub seccomp: bool,
+    /// It has given up every capability that files do not need.
+    pub capabilities: bool,
+}
+
+impl Confinement {
+    pub fn is_complete(self) -> bool {
+        self.landlock && self.seccomp && self.capabilities
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Call {
+    pub(crate) id: u64,
+    pub(crate) request: Request,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromWorker {
+    /// The body is what the request promises, in the same encoding.
+    Reply {
+        id: u64,
+        outcome: Result<ByteBuf, Failure>,
+    },
+    Event(Event),
+}
+
+/// A question or an order. Behind each, what comes back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Request {
+    /// Which protocol the caller speaks → [`State`].
+    Hello { version: u32 },
+    /// → [`State`]
+    Status,
+    /// → [`Activity`]
+    Activity,
+    /// From now on, events are sent on this connection. → nothing
+    Subscribe,
+
+    /// → [`StepId`]
+    OpenStep(StepRequest),
+    /// → [`ClosedStep`]
+    CloseStep { exit_code: Option<i32> },
+    /// Takes back what the open step did. → [`StepId`]
+    AbortStep,
+    /// Ends the ambient step, if one is open → `Option<ClosedStep>`
+    EndAmbientStep,
+    /// → [`StepId`]
+    BeginTransaction { label: String },
+    /// → [`ClosedStep`]
+    CommitTransaction,
+    /// → [`StepId`]
+    RollbackTransaction,
+    /// Waits until no mutation is on its way; whether that was so in time. → `bool`
+    WaitUntilQuiet { timeout: Duration },
+
+    /// Oldest first. → `Vec<HistoryEntry>`
+    History,
+    /// → `Vec<StepInfo>`
+    Redoable,
+    /// → `Vec<Change>`
+    Changes { step: StepId },
+    /// → [`Preview`](codeagent_interceptor::Preview)
+    Preview { count: usize },
+    /// → [`RollbackReport`](codeagent_interceptor::RollbackReport)
+    Undo { count: usize, options: RollbackOptions },
+    /// → [`RollbackReport`](codeagent_interceptor::RollbackReport)
+    Redo { count: usize, options: RollbackOptions },
+    /// → [`RestoreReport`](codeagent_interceptor::RestoreReport)
+    Restore { step: StepId, paths: Vec<RelPathBuf> },
+    /// → nothing
+    Pin { step: StepId, pinned: bool },
+    /// → `Vec<StepId>`
+    DropRedoable,
+    /// Throws the history away → nothing
+    Discard,
+
+    /// The answer to a safeguard's question → nothing
+    Answer { question: SafeguardId, decision: SafeguardDecision },
+    /// → nothing
+    SetSafeguards(SafeguardConfig),
+    /// → nothing
+    SetLimits(ResourceLimits),
+    /// Somebody saw these paths change on the host; those that we did not change → `Vec<RelPathBuf>`
+    ExternalModification { paths: Vec<RelPathBuf> },
+
+    /// A change to the working directory, recorded like any other; waits while a safeguard's
+    /// question is open. → nothing
+    Change(FileChange),
+
+    /// From the process that started the worker, with a descriptor: serve the filesystem through
+    /// it. What the options say is between the two ends of the front end. → nothing
+    Attach { options: ByteBuf },
+    /// From the process that started the worker, or anybody once that has gone: end, once the front end has ended or `patience`
+    /// is over. → nothing
+    Shutdown { patience: Duration },
+}
+
+/// What file tools do. Symlinks are not followed, in no part of a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileChange {
+    /// Makes the file, or replaces what is in it.
+    Write {
+        path: RelPathBuf,
+        content: ByteBuf,
+    },
+    Append {
+        path: RelPathBuf,
+        content: ByteBuf,
+    },
+    /// Makes the directory and those above it; one that exists already will do.
+    MakeDir {
+        path: RelPathBuf,
+    },
+    /// A file, a symlink, or an empty directory; with `recursive`, whatever is in it.
+    Remove {
+        path: RelPathBuf,
+        recursive: bool,
+    },
+    /// Replaces a file that has the name already.
+    Rename {
+        from: RelPathBuf,
+        to: RelPathBuf,
+    },
+    SetMode {
+        path: RelPathBuf,
+        mode: u32,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    pub pid: u32,
+    pub working_dir: PathBuf,
+    pub store: StoreStatus,
+    pub read_only: bool,
+    /// Somebody is served: a mount, a guest.
+    pub attached: bool,
+    /// The process that started the worker has gone, and anybody may end it.
+    pub orphaned: bool,
+    /// `None`: the engine runs within the process that asks.
+    pub confinement: Option<Confinement>,
+}
+
+/// Mutations, as the front end counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Activity {
+    pub in_flight: u64,
+    /// Since the start: shows mutations that came and went between two looks.
+    pub begun: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    Engine(EngineEvent),
+    /// An ambient step ended after some quiet.
+    AmbientStep(ClosedStep),
+    /// The front end has ended: somebody unmounted.
+    Detached,
+    /// The worker has gone. It cannot say so itself; its client does.
+    Gone,
+}
+
+/// Why a request could not be met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    pub code: ErrorCode,
+    pub message: String,
+    pub hint: Option<String>,
+    pub errno: i32,
+    /// With `rollback_blocked`.
+    pub conflicts: Vec<Conflict>,
+    /// Steps that had been undone or redone before it failed.
+    pub done: Vec<StepId>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self { code, message, hint: None, errno: libc::EINVAL, conflicts: vec![], done: vec![] }
+    }
+}
+
+impl From<UndoError> for Failure {
+    fn from(error: UndoError) -> Self {
+        let (code, message, hint) = (error.code(), error.to_string(), error.hint());
+        let errno = error.errno();
+        let (done, cause) = match error {
+            UndoError::Partly { done, source } => (done, *source),
+            other => (vec![], other),
+        };
+        let conflicts = match cause {
+            UndoError::RollbackBlocked(conflicts) => conflicts,
+            _ => vec![],
+        };
+        Self { code, message, hint, errno, conflicts, done }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        Self { errno, ..Self::new(ErrorCode::Io, error.to_string()) }
+    }
+}
