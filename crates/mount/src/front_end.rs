@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use codeagent_fs::InterceptedFs;
 use codeagent_interceptor::WriteInterceptor;
-use codeagent_worker::{FrontEnd, Serving, WorkerFs};
+use codeagent_worker::{Ended, FrontEnd, WorkerFs};
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 
 use crate::adapter::Adapter;
@@ -22,25 +22,22 @@ impl FrontEnd for MountFrontEnd {
         fs: Arc<WorkerFs>,
         channel: OwnedFd,
         options: &[u8],
-    ) -> io::Result<Box<dyn Serving>> {
+        ended: Ended,
+    ) -> io::Result<()> {
         let threads = options.try_into().map(u32::from_le_bytes);
         let threads = threads.map_err(|_| io::ErrorKind::InvalidInput)?;
-        Ok(Box::new(Served(serve(fs, channel, threads as usize)?)))
+        let session = serve(fs, channel, threads as usize)?;
+        std::thread::Builder::new().name("mount".into()).spawn(move || {
+            let _ = session.join(); // however it went: the mount is no more
+            ended();
+        })?;
+        Ok(())
     }
 }
 
 /// What [`MountFrontEnd`] has to know.
 pub(crate) fn encode_options(threads: usize) -> Vec<u8> {
     u32::try_from(threads).unwrap_or(u32::MAX).to_le_bytes().to_vec()
-}
-
-#[derive(Debug)]
-struct Served(BackgroundSession);
-
-impl Serving for Served {
-    fn is_finished(&self) -> bool {
-        self.0.guard.is_finished()
-    }
 }
 
 /// Serves a mount that is attached already, with this many threads.

@@ -7,31 +7,17 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use codeagent_interceptor::{EngineConfig, RollbackOptions, UndoEngine};
 use codeagent_mount::Unmounted;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{Mounted, can_mount};
+use common::{Mounted, Process, binary, can_mount, is_mount, wait_for};
 
 fn two_files(root: &Path) {
     fs::create_dir(root.join("dir")).unwrap();
     fs::write(root.join("dir/one"), "one").unwrap();
     fs::write(root.join("two"), "two").unwrap();
-}
-
-fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn is_mount(path: &Path) -> bool {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
 }
 
 #[test]
@@ -124,23 +110,6 @@ fn a_file_held_open_across_steps_is_captured_in_each() {
     }
 }
 
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn binary(workspace: &TempWorkspace, point: &Path, extra: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_codeagent-mount"));
-    command.arg("--source-dir").arg(workspace.working());
-    command.arg("--mount-point").arg(point).arg("--undo-dir").arg(workspace.undo());
-    command.args(extra).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
-}
-
 fn steps(workspace: &TempWorkspace) -> UndoEngine {
     UndoEngine::open(EngineConfig::new(workspace.working(), workspace.undo())).unwrap()
 }
@@ -171,29 +140,6 @@ fn the_binary_records_ambient_steps_and_unmounts_on_a_signal() {
     assert!(engine.recovery().is_none(), "a clean end leaves nothing to recover");
     assert_eq!(fs::read_to_string(workspace.path("two")).unwrap(), "second");
     engine.rollback(recorded, RollbackOptions::default()).unwrap();
-    assert_tree_eq(&before, &workspace.snapshot());
-}
-
-#[test]
-fn a_killed_mount_is_taken_away_by_the_next_one() {
-    if !can_mount("a_killed_mount_is_taken_away_by_the_next_one") {
-        return;
-    }
-    let workspace = TempWorkspace::with_fixture(two_files);
-    let point = tempfile::tempdir().unwrap();
-    let before = workspace.snapshot();
-    let mut process = Process(binary(&workspace, point.path(), &[]).spawn().unwrap());
-    wait_for("the mount appears", || is_mount(point.path()));
-    fs::write(point.path().join("two"), "unfinished").unwrap();
-    process.0.kill().unwrap();
-    process.0.wait().unwrap();
-    assert!(fs::metadata(point.path()).is_err(), "nobody serves it");
-    let mut again = Process(binary(&workspace, point.path(), &[]).spawn().unwrap());
-    wait_for("the mount is served again", || fs::metadata(point.path().join("two")).is_ok());
-    assert_eq!(fs::read_to_string(point.path().join("two")).unwrap(), "two");
-    let pid = rustix::process::Pid::from_child(&again.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert!(again.0.wait().unwrap().success());
     assert_tree_eq(&before, &workspace.snapshot());
 }
 

@@ -21,7 +21,7 @@ mod server;
 mod supervise;
 
 pub use client::{Client, Unreachable, WorkerError};
-pub use process::{FrontEnd, Serving, WorkerFs, is_worker, run};
+pub use process::{Ended, FrontEnd, WorkerFs, is_worker, run};
 pub use protocol::{
     Activity, Confinement, Event, Failure, FileChange, Ready, Request, Settings, State,
 };

@@ -1,6 +1,5 @@
 //! The life of a worker process.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -31,20 +30,19 @@ pub type WorkerFs = InterceptedFs<UndoEngine>;
 
 /// A way to serve the filesystem: a mount, a guest.
 pub trait FrontEnd: Send + Sync {
-    /// Begins to serve `fs` through `channel`. The options are what the other end was given.
+    /// Begins to serve `fs` through `channel`, and says when the other side has ended it. The
+    /// options are what the other end was given.
     fn serve(
         &self,
         fs: Arc<WorkerFs>,
         channel: OwnedFd,
         options: &[u8],
-    ) -> io::Result<Box<dyn Serving>>;
+        ended: Ended,
+    ) -> io::Result<()>;
 }
 
-/// A front end at work.
-pub trait Serving: Send {
-    /// Whether the other side has ended it.
-    fn is_finished(&self) -> bool;
-}
+/// To be called once, from any thread.
+pub type Ended = Box<dyn FnOnce() + Send>;
 
 /// Whether this process was started to be a worker; `main` then calls [`run`] and nothing else.
 pub fn is_worker() -> bool {
@@ -233,16 +231,12 @@ struct Attached {
 
 #[derive(Default)]
 struct AttachedState {
-    serving: Option<Box<dyn Serving>>,
+    serving: bool,
+    /// Nobody has been told yet that it ended.
+    just_ended: bool,
     owner_gone: bool,
     /// For how long to wait for the front end then.
     shutting_down: Option<Duration>,
-}
-
-impl AttachedState {
-    fn is_serving(&self) -> bool {
-        self.serving.as_ref().is_some_and(|serving| !serving.is_finished())
-    }
 }
 
 impl Attached {
@@ -250,22 +244,24 @@ impl Attached {
     /// made it: what is written there is still recorded.
     fn is_over(&self, interval: Duration) -> bool {
         let over = |state: &AttachedState| {
-            state.shutting_down.is_some() || (state.owner_gone && !state.is_serving())
+            state.shutting_down.is_some() || (state.owner_gone && !state.serving)
         };
         let mut state = self.state.lock();
-        if !over(&state) {
+        if !over(&state) && !state.just_ended {
             self.changed.wait_for(&mut state, interval);
         }
         over(&state)
     }
 
     fn has_just_detached(&self) -> bool {
+        std::mem::take(&mut self.state.lock().just_ended)
+    }
+
+    fn has_ended(&self) {
         let mut state = self.state.lock();
-        let ended = state.serving.is_some() && !state.is_serving();
-        if ended {
-            state.serving = None;
-        }
-        ended
+        (state.serving, state.just_ended) = (false, true);
+        drop(state);
+        self.changed.notify_all();
     }
 
     fn owner_is_gone(&self) {
@@ -274,26 +270,27 @@ impl Attached {
     }
 
     fn wait_for_front_end(&self) {
-        let patience = self.state.lock().shutting_down.unwrap_or_default();
-        let deadline = Instant::now() + patience;
-        while self.state.lock().is_serving() && Instant::now() < deadline {
-            std::thread::sleep(MIN_INTERVAL);
-        }
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + state.shutting_down.unwrap_or_default();
+        while state.serving && !self.changed.wait_until(&mut state, deadline).timed_out() {}
     }
 }
 
 impl Owner for Arc<Attached> {
     fn attach(&self, channel: OwnedFd, options: &[u8]) -> io::Result<()> {
         let mut state = self.state.lock();
-        if state.is_serving() {
+        if state.serving {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is served already"));
         }
-        state.serving = Some(self.front_end.serve(Arc::clone(&self.fs), channel, options)?);
+        let attached = Arc::clone(self);
+        let ended = Box::new(move || attached.has_ended());
+        self.front_end.serve(Arc::clone(&self.fs), channel, options, ended)?;
+        state.serving = true;
         Ok(())
     }
 
     fn is_attached(&self) -> bool {
-        self.state.lock().is_serving()
+        self.state.lock().serving
     }
 
     fn is_orphaned(&self) -> bool {
@@ -303,12 +300,6 @@ impl Owner for Arc<Attached> {
     fn shut_down(&self, patience: Duration) {
         self.state.lock().shutting_down = Some(patience);
         self.changed.notify_all();
-    }
-}
-
-impl fmt::Debug for dyn Serving {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving").field("finished", &self.is_finished()).finish()
     }
 }
 

@@ -107,10 +107,7 @@ impl WorkerProcess {
 
     /// Asks it to end, once its front end has ended or `patience` is over; kills it if it does not.
     pub fn end(mut self, patience: Duration) -> io::Result<ExitStatus> {
-        match self.client.shut_down(patience) {
-            Ok(()) | Err(WorkerError::Gone) => {}
-            Err(error) => return Err(io::Error::other(error)),
-        }
+        ask_to_end(&self.client, patience)?;
         let deadline = Instant::now() + patience + FAREWELL;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
@@ -131,6 +128,14 @@ impl Drop for WorkerProcess {
     }
 }
 
+/// It may be gone before its answer is.
+fn ask_to_end(client: &Client, patience: Duration) -> io::Result<()> {
+    match client.shut_down(patience) {
+        Ok(()) | Err(WorkerError::Gone) => Ok(()),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
 /// Ends a worker that has outlived the process that started it, if one holds this undo directory,
 /// and waits until it has gone. What it served is a dead mount then.
 pub fn end_orphan(undo_dir: &Path) -> io::Result<bool> {
@@ -140,14 +145,25 @@ pub fn end_orphan(undo_dir: &Path) -> io::Result<bool> {
         Err(Unreachable::Failed(error)) => return Err(error),
     };
     // One that does not answer is none of ours; whoever opens the undo log will be told.
-    let Ok(state) = client.hello() else { return Ok(false) };
+    let Ok(mut state) = client.hello() else { return Ok(false) };
+    // Its process may have been killed this very moment.
+    for _ in 0..20 {
+        if state.orphaned {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        match client.status() {
+            Ok(later) => state = later,
+            Err(_) => return Ok(false),
+        }
+    }
     if !state.orphaned {
         return Ok(false);
     }
     let pid = i32::try_from(state.pid).ok().and_then(Pid::from_raw);
     let process = pid.ok_or(io::ErrorKind::InvalidData)?;
     let process = pidfd_open(process, PidfdFlags::empty())?;
-    client.shut_down(Duration::ZERO).map_err(io::Error::other)?;
+    ask_to_end(&client, Duration::ZERO)?;
     let deadline = Timespec { tv_sec: FAREWELL.as_secs() as i64, tv_nsec: 0 };
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     match poll(&mut ended, Some(&deadline))? {

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code)]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use codeagent_interceptor::{ClosedStep, EngineConfig, RollbackOptions, StepRequest, UndoEngine};
 use codeagent_mount::{Mount, MountOptions};
@@ -102,4 +103,37 @@ impl Mounted {
     pub(crate) fn assert_seen_through_the_mount(&self, expected: &TreeSnapshot) {
         assert_tree_eq(expected, &TreeSnapshot::capture(self.mount.mount_point()));
     }
+}
+
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether something is mounted there, dead or alive.
+pub(crate) fn is_mount(path: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+}
+
+/// A running `codeagent-mount`; killed when it is dropped.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `codeagent-mount` on the folder of a workspace.
+pub(crate) fn binary(workspace: &TempWorkspace, point: &Path, extra: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_codeagent-mount"));
+    command.arg("--source-dir").arg(workspace.working());
+    command.arg("--mount-point").arg(point).arg("--undo-dir").arg(workspace.undo());
+    command.args(extra).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
 }

@@ -1,0 +1,199 @@
+//! What people get to read.
+
+use std::time::SystemTime;
+
+use codeagent_common::{Change, ChangeKind, Protection, StepId, StepInfo, Timestamp};
+use codeagent_interceptor::{ClosedStep, Conflict, HistoryEntry, Preview, RollbackReport};
+
+/// How many paths are listed before "and N more".
+const LISTED: usize = 20;
+
+pub(crate) fn closed(closed: &ClosedStep) -> String {
+    match closed {
+        ClosedStep::Recorded { step, evicted } => {
+            let mut text = format!("step {} ended: {}", step.id, counts(step));
+            if let Protection::Unprotected(reason) = &step.protection {
+                text.push_str(&format!("\nit CANNOT be undone: {reason}"));
+            }
+            if !evicted.is_empty() {
+                text.push_str(&format!(
+                    "\n{} old steps were dropped to stay within the limits",
+                    evicted.len()
+                ));
+            }
+            text
+        }
+        ClosedStep::Empty(step) => format!("step {step} ended: nothing changed"),
+        ClosedStep::Denied { step, .. } => {
+            format!("step {step} was denied, and everything it did has been taken back")
+        }
+        ClosedStep::Joined(step) => format!("step {step} goes on"),
+    }
+}
+
+pub(crate) fn history(
+    history: &[HistoryEntry],
+    redoable: &[StepInfo],
+    open: Option<StepId>,
+) -> String {
+    let now = Timestamp::from(SystemTime::now());
+    let mut lines = Vec::new();
+    if let Some(step) = open {
+        lines.push(format!("{:>6}  is open", step.to_string()));
+    }
+    for step in redoable {
+        lines.push(format!("{}  (undone)", line(step, now)));
+    }
+    for entry in history.iter().rev() {
+        lines.push(match entry {
+            HistoryEntry::Step(step) => line(step, now),
+            HistoryEntry::Barrier(barrier) => format!(
+                "{:>6}  {:>8}  changed outside the sandbox: {}",
+                "--",
+                ago(barrier.at, now),
+                paths(barrier.paths.iter().map(|path| printable(&path.to_string())))
+            ),
+        });
+    }
+    if lines.is_empty() { "nothing has been recorded yet".into() } else { lines.join("\n") }
+}
+
+fn line(step: &StepInfo, now: Timestamp) -> String {
+    let what = match step.command.as_str() {
+        "" if step.id.is_ambient() => "(changes while no step was open)".to_owned(),
+        "" => "(no label)".to_owned(),
+        command => printable(command.lines().next().unwrap_or_default()),
+    };
+    let mut text = format!(
+        "{:>6}  {:>8}  {}  [{}]",
+        step.id.to_string(),
+        ago(step.finished_at, now),
+        what,
+        counts(step)
+    );
+    if !step.protection.is_protected() {
+        text.push_str("  CANNOT be undone");
+    }
+    if step.pinned {
+        text.push_str("  pinned");
+    }
+    text
+}
+
+/// `2 added, 1 modified`.
+fn counts(step: &StepInfo) -> String {
+    let parts = [
+        (step.added, "added"),
+        (step.modified, "modified"),
+        (step.deleted, "deleted"),
+        (step.renamed, "renamed"),
+    ];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if parts.is_empty() { "no net change".into() } else { parts.join(", ") }
+}
+
+pub(crate) fn preview(preview: &Preview) -> String {
+    let steps: Vec<String> = preview.steps.iter().map(StepId::to_string).collect();
+    let mut lines = vec![format!("undoing {} would change:", named("step", &steps))];
+    lines.extend(preview.changes.iter().take(LISTED).map(change));
+    if preview.changes.len() > LISTED {
+        lines.push(format!("  and {} more", preview.changes.len() - LISTED));
+    }
+    if preview.changes.is_empty() {
+        lines.push("  nothing".into());
+    }
+    if !preview.conflicts.is_empty() {
+        lines.push(format!("it would be refused: {}", others(&preview.conflicts)));
+    }
+    lines.join("\n")
+}
+
+fn change(change: &Change) -> String {
+    let sign = match change.kind {
+        ChangeKind::Added => '+',
+        ChangeKind::Modified => '~',
+        ChangeKind::Deleted => '-',
+        ChangeKind::Renamed => '>',
+    };
+    let path = printable(&change.path.to_string());
+    let below = if change.whole_directory { "/ and everything in it" } else { "" };
+    match &change.from {
+        Some(from) => format!("  {sign} {} → {path}{below}", printable(&from.to_string())),
+        None => format!("  {sign} {path}{below}"),
+    }
+}
+
+pub(crate) fn gone_back(what: &str, report: &RollbackReport) -> String {
+    let steps: Vec<String> = report.steps.iter().map(StepId::to_string).collect();
+    let mut lines = vec![format!(
+        "{what}: {} ({} restored, {} removed)",
+        named("step", &steps),
+        report.restored,
+        report.removed
+    )];
+    if !report.conflicts.is_empty() {
+        lines.push(others(&report.conflicts));
+    }
+    if !report.left.is_empty() {
+        let left = report.left.iter().map(|path| printable(&path.to_string()));
+        lines.push(format!("not as the step would have them: {}", paths(left)));
+    }
+    lines.join("\n")
+}
+
+fn others(conflicts: &[Conflict]) -> String {
+    let names = conflicts.iter().map(|conflict| printable(&conflict.path.to_string()));
+    format!("changed by others since: {}", paths(names))
+}
+
+fn named(what: &str, names: &[String]) -> String {
+    let plural = if names.len() == 1 { "" } else { "s" };
+    format!("{what}{plural} {}", names.join(", "))
+}
+
+fn paths(names: impl ExactSizeIterator<Item = String>) -> String {
+    let count = names.len();
+    let mut listed: Vec<String> = names.take(LISTED).collect();
+    if count > LISTED {
+        listed.push(format!("and {} more", count - LISTED));
+    }
+    listed.join(", ")
+}
+
+/// Names and commands may hold anything; what a terminal would obey is shown instead.
+fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect()
+}
+
+fn ago(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.0.saturating_sub(then.0) / 1000;
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3600 => format!("{} m ago", seconds / 60),
+        3600..86_400 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} d ago", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_command_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
+    }
+
+    #[test]
+    fn times_are_told_roughly() {
+        let at = |seconds: u64| ago(Timestamp(0), Timestamp(seconds * 1000));
+        assert_eq!([at(0), at(59), at(60)], ["0 s ago", "59 s ago", "1 m ago"]);
+        assert_eq!([at(7200), at(200_000)], ["2 h ago", "2 d ago"]);
+    }
+}
