@@ -258,6 +258,8 @@ fn no_write_slips_past_while_the_worker_is_replaced() {
         for _ in 0..10 {
             let client = mounted.connect().unwrap();
             let pid = client.status().unwrap().pid;
+            // Long enough that the next one is started without delay.
+            std::thread::sleep(Duration::from_millis(120));
             client.end_ambient_step().unwrap();
             kill(pid);
             wait_for("another worker serves", || {

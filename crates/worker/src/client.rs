@@ -107,6 +107,11 @@ impl Client {
         self.calls.lock().is_none()
     }
 
+    /// Ends the connection, and with it the thread that reads replies.
+    pub fn hang_up(&self) {
+        let _ = self.stream.lock().shutdown(std::net::Shutdown::Both);
+    }
+
     pub fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, WorkerError> {
         self.call_with(request, None)
     }
@@ -217,8 +222,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Ends the thread that reads replies.
-        let _ = self.stream.lock().shutdown(std::net::Shutdown::Both);
+        self.hang_up();
     }
 }
 

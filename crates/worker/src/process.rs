@@ -278,15 +278,17 @@ impl Attached {
 
 impl Owner for Arc<Attached> {
     fn attach(&self, channel: OwnedFd, options: &[u8]) -> io::Result<()> {
-        let mut state = self.state.lock();
-        if state.serving {
+        // Said before it is so: the other side may end it before `serve` returns.
+        if std::mem::replace(&mut self.state.lock().serving, true) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is served already"));
         }
         let attached = Arc::clone(self);
         let ended = Box::new(move || attached.has_ended());
-        self.front_end.serve(Arc::clone(&self.fs), channel, options, ended)?;
-        state.serving = true;
-        Ok(())
+        let serves = self.front_end.serve(Arc::clone(&self.fs), channel, options, ended);
+        if serves.is_err() {
+            self.state.lock().serving = false;
+        }
+        serves
     }
 
     fn is_attached(&self) -> bool {
