@@ -14,6 +14,8 @@ pub(crate) const FOR_TESTS: &[Needed] = &[
     Needed { program: "git", package: "git" },
     Needed { program: "getfattr", package: "attr" },
     Needed { program: "getfacl", package: "acl" },
+    Needed { program: "fusermount3", package: "fuse3" },
+    Needed { program: "pgrep", package: "procps" },
     Needed { program: "mkfs.btrfs", package: "btrfs-progs" },
     Needed { program: "mkfs.xfs", package: "xfsprogs" },
     Needed { program: "mkfs.ext4", package: "e2fsprogs" },
