@@ -41,7 +41,7 @@ pub(crate) fn encode_options(threads: usize) -> Vec<u8> {
 }
 
 /// Serves a mount that is attached already, with this many threads.
-pub(crate) fn serve<I: WriteInterceptor + 'static>(
+pub fn serve<I: WriteInterceptor + 'static>(
     fs: Arc<InterceptedFs<I>>,
     channel: OwnedFd,
     threads: usize,

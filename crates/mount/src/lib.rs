@@ -10,7 +10,7 @@ mod replies;
 mod stale;
 mod supervised;
 
-pub use front_end::MountFrontEnd;
+pub use front_end::{MountFrontEnd, serve};
 pub use mounted::{Mount, MountOptions, Unmounted};
 pub use stale::recover;
 pub use supervised::{Report, Signal, Supervised, SupervisedError};

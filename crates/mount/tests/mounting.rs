@@ -11,8 +11,10 @@ use std::process::{Command, Stdio};
 
 use codeagent_interceptor::{EngineConfig, RollbackOptions, UndoEngine};
 use codeagent_mount::Unmounted;
+use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
 use common::{Mounted, Process, binary, can_mount, is_mount, wait_for};
+use rustix::process::{Resource, Rlimit};
 
 fn two_files(root: &Path) {
     fs::create_dir(root.join("dir")).unwrap();
@@ -171,4 +173,44 @@ fn directories_that_would_hide_each_other_are_refused() {
     let output = binary(&workspace, &above, &[]).stderr(Stdio::piped()).output().unwrap();
     assert!(!output.status.success());
     assert!(!workspace.undo().exists());
+}
+
+/// A client that opens what it can gets an error at some point, and hurts nobody else.
+#[test]
+fn a_hundred_thousand_open_handles_are_served_and_then_refused() {
+    let test = "a_hundred_thousand_open_handles_are_served_and_then_refused";
+    if !can_mount(test) {
+        return;
+    }
+    let many = Some(200_000);
+    let limit = Rlimit { current: many, maximum: many };
+    if rustix::process::setrlimit(Resource::Nofile, limit).is_err() {
+        return skip(test, "this user may not have as many open files");
+    }
+    let workspace = TempWorkspace::with_fixture(|root| {
+        two_files(root);
+        fs::create_dir(root.join("many")).unwrap();
+        for name in 0..1000 {
+            fs::write(root.join(format!("many/{name}")), "").unwrap();
+        }
+    });
+    let before = workspace.snapshot();
+    let point = tempfile::tempdir().unwrap();
+    let mut process = Process(binary(&workspace, point.path(), &[]).spawn().unwrap());
+    wait_for("the mount appears", || fs::metadata(point.path().join("two")).is_ok());
+    let open = |number: usize| fs::File::open(point.path().join(format!("many/{}", number % 1000)));
+    let mut held: Vec<fs::File> = (0..100_000).map(|number| open(number).unwrap()).collect();
+    assert_eq!(open(0).unwrap_err().raw_os_error(), Some(libc::ENFILE));
+    assert!(fs::write(point.path().join("new"), "").is_err());
+    // What needs no handle still works, and one that is given back can be had again.
+    assert_eq!(fs::metadata(point.path().join("two")).unwrap().len(), 3);
+    fs::rename(point.path().join("two"), point.path().join("three")).unwrap();
+    fs::rename(point.path().join("three"), point.path().join("two")).unwrap();
+    held.truncate(50_000);
+    wait_for("handles are given back", || open(0).is_ok());
+    drop(held);
+    let pid = rustix::process::Pid::from_child(&process.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(process.0.wait().unwrap().success());
+    assert_tree_eq(&before, &workspace.snapshot());
 }

@@ -25,6 +25,9 @@ pub(crate) const ARGUMENT: &str = "--codeagent-worker";
 /// How long an ending worker waits for mutations that are on their way.
 const FAREWELL: Duration = Duration::from_secs(10);
 
+/// As many as the kernel lets any process have, unless somebody has told it otherwise.
+const MANY_DESCRIPTORS: u64 = 1 << 20;
+
 /// The filesystem of a worker.
 pub type WorkerFs = InterceptedFs<UndoEngine>;
 
@@ -305,10 +308,12 @@ impl Owner for Arc<Attached> {
     }
 }
 
-/// One descriptor is kept for each file that clients know.
+/// One descriptor is kept for each file that clients know, and one for each that they have open.
 fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    // If it cannot be raised, the filesystem keeps within what there is.
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
+    // Root may have more than it was given. If nothing can be raised, the filesystem keeps within
+    // what there is.
+    let both = |count| Rlimit { current: count, maximum: count };
+    let _ = rustix::process::setrlimit(Resource::Nofile, both(Some(MANY_DESCRIPTORS)))
+        .or_else(|_| rustix::process::setrlimit(Resource::Nofile, both(limit.maximum)));
 }
