@@ -5,15 +5,16 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use codeagent_interceptor::{EngineConfig, RollbackOptions, UndoEngine};
 use codeagent_mount::Unmounted;
+use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{Mounted, can_mount};
+use common::{Mounted, can_mount, has};
 
 fn two_files(root: &Path) {
     fs::create_dir(root.join("dir")).unwrap();
@@ -121,6 +122,84 @@ fn a_file_held_open_across_steps_is_captured_in_each() {
         if !states.is_empty() {
             mounted.engine().rollback(1, RollbackOptions::default()).unwrap();
         }
+    }
+}
+
+/// A program that holds a file open, and writes to it when it is told to.
+struct Holder {
+    process: Process,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    fn of(file: &Path) -> Self {
+        let program = "
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+mapping = mmap.mmap(file, 0)
+for line in sys.stdin:
+    how, offset, text = line.split()
+    offset, text = int(offset), text.encode()
+    if how == 'write':
+        os.pwrite(file, text, offset)
+    else:
+        mapping[offset:offset + len(text)] = text
+        mapping.flush()
+    print('done', flush=True)
+";
+        let mut command = Command::new("python3");
+        command.args(["-c", program]).arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let (commands, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Self { process: Process(child), commands, answers: BufReader::new(answers) }
+    }
+
+    fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        assert_eq!(answer, "done\n", "{command}");
+    }
+}
+
+#[test]
+fn a_file_held_open_across_steps_is_undone_step_by_step() {
+    let test = "a_file_held_open_across_steps_is_undone_step_by_step";
+    if !can_mount(test) {
+        return;
+    }
+    if !has("python3") {
+        return skip(test, "python3 is not installed");
+    }
+    let steps: [&[&str]; 4] = [
+        &["write 100 first"],
+        &["write 102 second", "write 150000 far"],
+        &["map 104 third", "map 250000 mapped"],
+        &["map 101 fourth", "write 250001 both"],
+    ];
+    for _ in 0..if std::env::var_os("CODEAGENT_LONG").is_some() { 20 } else { 1 } {
+        let mounted = Mounted::new(|root| fs::write(root.join("file"), [b'.'; 300_000]).unwrap());
+        let mut holder = Holder::of(&mounted.path("file"));
+        let mut states = vec![mounted.workspace.snapshot()];
+        for commands in steps {
+            mounted.step_of("held", || commands.iter().for_each(|command| holder.tell(command)));
+            states.push(mounted.workspace.snapshot());
+        }
+        for state in states.iter().rev().skip(1) {
+            mounted.engine().rollback(1, RollbackOptions::default()).unwrap();
+            assert_tree_eq(state, &mounted.workspace.snapshot());
+            mounted.assert_seen_through_the_mount(state);
+        }
+        // The holder goes on with the file as it is now, and that is a step like any other.
+        mounted.step_of("held", || holder.tell("map 200 again"));
+        let text = fs::read(mounted.workspace.path("file")).unwrap();
+        assert!(text.iter().filter(|byte| **byte != b'.').eq(b"again"));
+        mounted.engine().rollback(1, RollbackOptions::default()).unwrap();
+        assert_tree_eq(&states[0], &mounted.workspace.snapshot());
+        drop(holder.commands);
+        assert!(holder.process.0.wait().unwrap().success());
+        assert_tree_eq(&states[0], &mounted.workspace.snapshot());
     }
 }
 
