@@ -105,6 +105,11 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         &self.interceptor
     }
 
+    /// The inodes of files that clients have open, mapped ones among them.
+    pub fn open_files(&self) -> Vec<u64> {
+        self.handles.files()
+    }
+
     /// Mutations that have begun and not ended.
     pub fn in_flight(&self) -> usize {
         self.in_flight.count()

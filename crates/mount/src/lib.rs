@@ -3,6 +3,7 @@
 
 mod adapter;
 mod attributes;
+mod cache;
 mod mounted;
 mod replies;
 mod stale;

@@ -3,15 +3,16 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use codeagent_fs::{Cache, FsConfig, InterceptedFs};
-use codeagent_interceptor::UndoEngine;
+use codeagent_interceptor::{ContentCache, UndoEngine};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
 use crate::adapter::Adapter;
+use crate::cache::KernelCache;
 use crate::stale;
 
 /// How long an unmount waits for mutations that are on their way.
@@ -55,6 +56,8 @@ pub struct Mount {
     engine: Arc<UndoEngine>,
     fs: Arc<InterceptedFs<UndoEngine>>,
     mount_point: PathBuf,
+    /// The engine settles it for as long as it lives.
+    _cache: Arc<KernelCache>,
     /// Gone once the mount has ended.
     session: Option<BackgroundSession>,
 }
@@ -69,7 +72,9 @@ impl Mount {
         let mount_point = options.mount_point.canonicalize()?;
         let adapter = Adapter(Arc::clone(&fs));
         let session = Session::new(adapter, &mount_point, &fuse_config(options))?.spawn()?;
-        Ok(Self { engine, fs, mount_point, session: Some(session) })
+        let cache = Arc::new(KernelCache { fs: Arc::clone(&fs), notifier: session.notifier() });
+        engine.set_cache(Arc::downgrade(&cache) as Weak<dyn ContentCache>);
+        Ok(Self { engine, fs, mount_point, _cache: cache, session: Some(session) })
     }
 
     pub fn mount_point(&self) -> &Path {

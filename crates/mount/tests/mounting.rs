@@ -145,7 +145,8 @@ for line in sys.stdin:
         os.pwrite(file, text, offset)
     else:
         mapping[offset:offset + len(text)] = text
-        mapping.flush()
+        if how == 'map-and-sync':
+            mapping.flush()
     print('done', flush=True)
 ";
         let mut command = Command::new("python3");
@@ -175,7 +176,7 @@ fn a_file_held_open_across_steps_is_undone_step_by_step() {
     let steps: [&[&str]; 4] = [
         &["write 100 first"],
         &["write 102 second", "write 150000 far"],
-        &["map 104 third", "map 250000 mapped"],
+        &["map 104 third", "map-and-sync 250000 mapped"],
         &["map 101 fourth", "write 250001 both"],
     ];
     for _ in 0..if std::env::var_os("CODEAGENT_LONG").is_some() { 20 } else { 1 } {
@@ -189,7 +190,6 @@ fn a_file_held_open_across_steps_is_undone_step_by_step() {
         for state in states.iter().rev().skip(1) {
             mounted.engine().rollback(1, RollbackOptions::default()).unwrap();
             assert_tree_eq(state, &mounted.workspace.snapshot());
-            mounted.assert_seen_through_the_mount(state);
         }
         // The holder goes on with the file as it is now, and that is a step like any other.
         mounted.step_of("held", || holder.tell("map 200 again"));

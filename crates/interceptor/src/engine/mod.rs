@@ -13,8 +13,10 @@
 //! | `history` | what can be asked without changing anything |
 //! | `limits` | eviction and pinning |
 //! | `full_disk` | what still works when there is no space left |
+//! | `caches` | what clients have in memory of files' contents |
 
 mod adopt;
+mod caches;
 mod continuity;
 mod cursor;
 mod external;
@@ -55,6 +57,7 @@ use crate::store::{
 };
 
 pub use adopt::{AdoptReport, StagedChange};
+pub use caches::ContentCache;
 pub use external::{Conflict, ConflictKind};
 pub use history::{HistoryEntry, Preview, StoreStatus};
 pub use permit::Permit;
@@ -63,6 +66,7 @@ pub use restore::RestoreReport;
 pub use rollback::{OnConflict, RollbackOptions, RollbackReport};
 pub use steps::{ClosedStep, StepRequest};
 
+use caches::Caches;
 use safeguard::SafeguardDesk;
 use state::State;
 
@@ -80,6 +84,7 @@ pub struct UndoEngine {
     names: RwLock<()>,
     dir_locks: Box<[Mutex<()>]>,
     desk: SafeguardDesk,
+    caches: Caches,
     limits: RwLock<ResourceLimits>,
     safeguards: RwLock<SafeguardConfig>,
     ignored: Ignored,
@@ -144,6 +149,7 @@ impl UndoEngine {
             names: RwLock::new(()),
             dir_locks: (0..DIR_LOCKS).map(|_| Mutex::new(())).collect(),
             desk: SafeguardDesk::default(),
+            caches: Caches::default(),
             limits: RwLock::new(config.limits),
             safeguards: RwLock::new(config.safeguards),
             ignored,
