@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
 use virtiofsd::filesystem::{Entry, FileSystem, FsOptions};
-use virtiofsd::passthrough::{CachePolicy, Config, PassthroughFs};
+use virtiofsd::passthrough::{CachePolicy, Config, NegotiationMode, PassthroughFs};
 
 use crate::handles::Handles;
 use crate::in_flight::{InFlight, Mutating};
@@ -81,6 +81,8 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
                 Cache::Never => CachePolicy::Never,
             },
             xattr: true,
+            // With clients that check permissions themselves and leave the umask to us.
+            posix_acl: NegotiationMode::Auto,
             guest_fd_limit: descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS),
             ..Config::default()
         };

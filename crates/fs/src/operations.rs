@@ -14,7 +14,7 @@ use virtiofsd::fuse;
 use virtiofsd::passthrough::PassthroughFs;
 
 use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
-use crate::names::{bad_descriptor, check_attribute_name, check_name, invalid};
+use crate::names::{bad_descriptor, check_attribute_name, check_name, invalid, is_acl};
 use crate::thread;
 
 /// What `setattr` can change.
@@ -127,7 +127,13 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     ) -> io::Result<GetxattrReply> {
         check_attribute_name(name)?;
         thread::prepare()?;
-        self.fs.getxattr(ctx, inode, name, size)
+        self.fs.getxattr(ctx, inode, name, size).map_err(|error| {
+            // Clients look for an ACL before each access, and take any other error for a refusal.
+            if is_acl(name) && error.raw_os_error() == Some(libc::EOPNOTSUPP) {
+                return io::Error::from_raw_os_error(libc::ENODATA);
+            }
+            error
+        })
     }
 
     fn listxattr(&self, ctx: Context, inode: u64, size: u32) -> io::Result<ListxattrReply> {

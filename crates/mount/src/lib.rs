@@ -1,6 +1,7 @@
 //! The mount: the intercepting filesystem, served to this machine over FUSE.
 #![cfg(target_os = "linux")]
 
+mod acl;
 mod adapter;
 mod attributes;
 mod cache;
