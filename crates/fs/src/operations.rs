@@ -42,8 +42,6 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     type DirIter = <PassthroughFs as FileSystem>::DirIter;
 
     pass_on! {
-        fn getattr(&self, ctx: Context, inode: u64, handle: Option<u64>)
-            -> io::Result<(fuse::Attr, Duration)>;
         fn readlink(&self, ctx: Context, inode: u64) -> io::Result<Vec<u8>>;
         fn flush(&self, ctx: Context, inode: u64, handle: u64, lock_owner: u64) -> io::Result<()>;
         fn fsync(&self, ctx: Context, inode: u64, datasync: bool, handle: u64) -> io::Result<()>;
@@ -72,7 +70,10 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         check_name(name)?;
         loop {
             let since = self.paths.since();
-            let entry = self.fs.lookup(ctx, parent, name)?;
+            let mut entry = self.fs.lookup(ctx, parent, name)?;
+            if entry.attr.nlink > 1 {
+                self.count_names(ctx, entry.inode, &mut entry.attr);
+            }
             let what = (entry.inode, is_dir(&entry));
             match self.paths.found(since, (parent, name.to_bytes()), what) {
                 Ok(true) => return Ok(entry),
@@ -95,6 +96,17 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             self.paths.forget(inode, count);
         }
         self.fs.batch_forget(ctx, requests);
+    }
+
+    fn getattr(
+        &self,
+        ctx: Context,
+        inode: u64,
+        handle: Option<u64>,
+    ) -> io::Result<(fuse::Attr, Duration)> {
+        let (mut attr, timeout) = self.fs.getattr(ctx, inode, handle)?;
+        self.count_names(ctx, inode, &mut attr);
+        Ok((attr, timeout))
     }
 
     fn access(&self, ctx: Context, inode: u64, mask: u32) -> io::Result<()> {

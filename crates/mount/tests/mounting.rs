@@ -6,6 +6,7 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -123,6 +124,49 @@ fn a_file_held_open_across_steps_is_captured_in_each() {
             mounted.engine().rollback(1, RollbackOptions::default()).unwrap();
         }
     }
+}
+
+/// Removes names of files in every way, and returns the counts of names seen meanwhile.
+fn remove_names(root: &Path) -> Vec<u64> {
+    let open = |name: &str| fs::File::open(root.join(name)).unwrap();
+    let [single, twice, replaced] = ["single", "twice", "replaced"].map(open);
+    let count = |file: &fs::File| file.metadata().unwrap().nlink();
+    let mut counts = vec![count(&single), count(&twice), count(&replaced)];
+    fs::remove_file(root.join("single")).unwrap();
+    fs::remove_file(root.join("twice")).unwrap();
+    counts.extend([count(&single), count(&twice), count(&open("second"))]);
+    counts.push(fs::symlink_metadata(root.join("second")).unwrap().nlink());
+    fs::hard_link(root.join("second"), root.join("third")).unwrap();
+    counts.push(count(&twice));
+    fs::rename(root.join("new"), root.join("replaced")).unwrap();
+    counts.extend([count(&replaced), count(&open("replaced"))]);
+    fs::remove_file(root.join("second")).unwrap();
+    fs::remove_file(root.join("third")).unwrap();
+    counts.push(count(&twice));
+    counts
+}
+
+#[test]
+fn names_of_removed_files_are_counted_as_below() {
+    if !can_mount("names_of_removed_files_are_counted_as_below") {
+        return;
+    }
+    let files = |root: &Path| {
+        for name in ["single", "twice", "replaced", "new"] {
+            fs::write(root.join(name), name).unwrap();
+        }
+        fs::hard_link(root.join("twice"), root.join("second")).unwrap();
+    };
+    let bare = TempWorkspace::with_fixture(files);
+    let mounted = Mounted::new(files);
+    let held = fs::File::open(mounted.path("twice")).unwrap();
+    let count = || held.metadata().unwrap().nlink();
+    let counts = mounted.there_and_back_of("remove", || remove_names(mounted.mount.mount_point()));
+    assert_eq!(counts, remove_names(bare.working()));
+    assert_eq!(counts, [1, 2, 1, 0, 1, 1, 1, 2, 0, 1, 0]);
+    assert_eq!(count(), 0);
+    mounted.engine().rollback(1, RollbackOptions::default()).unwrap();
+    assert_eq!(count(), 2, "both names are back");
 }
 
 /// A program that holds a file open, and writes to it when it is told to.

@@ -38,13 +38,12 @@ mod safeguard;
 mod state;
 mod steps;
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use codeagent_common::{ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId};
 use parking_lot::{Mutex, RwLock};
 
-use crate::capture::{FreeSpace, Recorder, Workspace};
+use crate::capture::{FreeSpace, Moved, Recorder, Workspace};
 use crate::clock::timestamp;
 use crate::config::EngineConfig;
 use crate::error::{Result, UndoError};
@@ -124,7 +123,7 @@ impl UndoEngine {
         let workspace = Workspace {
             tree,
             store,
-            moved: Mutex::new(HashMap::default()),
+            moved: Moved::default(),
             can_clone: AtomicBool::new(true),
             space: FreeSpace::keeping(config.limits.min_free_bytes),
             remade,
@@ -197,7 +196,7 @@ impl UndoEngine {
             return Err(UndoError::StepOpen(step.id));
         }
         self.workspace.store.reinitialise(&self.config.working_dir)?;
-        self.workspace.moved.lock().clear();
+        self.workspace.moved.clear();
         self.workspace.remade.forget();
         *state = State {
             open: None,
