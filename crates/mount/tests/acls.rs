@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use codeagent_test_support::TempWorkspace;
-use codeagent_test_support::filesystems::{SmallDisk, skip, supports_acls};
+use codeagent_test_support::filesystems::{SmallDisk, disk_dir, skip, supports_acls};
 use common::{Mounted, can_mount, has, sh};
 
 /// Somebody who is neither root nor in any group that counts here.
@@ -57,18 +57,39 @@ fn can(folder: &Path, (uid, gid): (u32, u32), command: &str) -> bool {
     shell.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap().success()
 }
 
+const CHANGES: &str = "
+    setfacl -m u:12345:r,g:23456:rwx plain; setfacl -b shared; setfacl -k dir
+    mkdir made; setfacl -d -m u:12345:rwx made; echo new > made/file; mkdir made/below
+    cp -a shared copy; cp -a plain kept; chmod 600 plain; setfacl -x u:12345 plain
+    mv shared made; rm -r dir; mkdir dir; setfacl -m u:12345:- dir
+    getfacl -cn plain | grep -qx group:23456:rwx.*
+    getfacl -cn made/file | grep -qx user:12345:rwx.*";
+
 #[test]
 fn acls_that_are_set_changed_and_removed_are_undone() {
     let test = "acls_that_are_set_changed_and_removed_are_undone";
     let Some(mounted) = with_acls(test, files) else { return };
-    mounted.there_and_back(
-        "setfacl -m u:12345:r,g:23456:rwx plain; setfacl -b shared; setfacl -k dir
-         mkdir made; setfacl -d -m u:12345:rwx made; echo new > made/file; mkdir made/below
-         cp -a shared copy; cp -a plain kept; chmod 600 plain; setfacl -x u:12345 plain
-         mv shared made; rm -r dir; mkdir dir; setfacl -m u:12345:- dir
-         getfacl -cn plain | grep -qx group:23456:rwx.*
-         getfacl -cn made/file | grep -qx user:12345:rwx.*",
-    );
+    mounted.there_and_back(CHANGES);
+}
+
+/// What is brought back from there is made anew, in directories that give it ACLs of their own.
+#[test]
+fn acls_are_undone_from_another_disk() {
+    let test = "acls_are_undone_from_another_disk";
+    if with_acls(test, files).is_none() {
+        return;
+    }
+    let Some(disk) = disk_dir() else { return skip(test, "there is no directory on a disk") };
+    let workspace = TempWorkspace::across(Path::new("/dev/shm"), &disk).filled(|root| {
+        files(root);
+        sh("echo a > dir/plain; echo b > dir/shared; setfacl -b dir/plain", root);
+        sh(
+            "setfacl -m u:23456:r dir/shared; mkdir dir/sub; ln -s x dir/link; mkfifo dir/pipe",
+            root,
+        );
+    });
+    let mounted = Mounted::on(workspace, |_| {});
+    mounted.there_and_back(&format!("{CHANGES}; echo x >> plain"));
 }
 
 #[test]
