@@ -87,6 +87,7 @@ fn assert_finds_nothing_wrong(stressors: &[&str], folder: &Path) {
 }
 
 /// Kills all stressors at work, and returns when the last one is gone.
+#[expect(clippy::zombie_processes, reason = "waited for together with its group")]
 fn run_and_kill(stressors: &[&str], folder: &Path) {
     // What the first process leaves behind becomes ours to wait for.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
