@@ -48,7 +48,19 @@ impl Handles {
 
     /// The inodes of files that are open, each once.
     pub(crate) fn files(&self) -> Vec<u64> {
-        let mut inodes: Vec<u64> = self.files.lock().values().copied().collect();
+        self.files_of(|_| true)
+    }
+
+    /// Those that are open for writing.
+    pub(crate) fn writable_files(&self) -> Vec<u64> {
+        let writable = self.writable.read();
+        self.files_of(|handle| writable.contains_key(handle))
+    }
+
+    fn files_of(&self, wanted: impl Fn(&u64) -> bool) -> Vec<u64> {
+        let files = self.files.lock();
+        let wanted = files.iter().filter(|(handle, _)| wanted(handle));
+        let mut inodes: Vec<u64> = wanted.map(|(_, inode)| *inode).collect();
         inodes.sort_unstable();
         inodes.dedup();
         inodes
@@ -89,5 +101,20 @@ mod tests {
         handles.closed();
         assert!(handles.admit(|| Err::<(), _>(io::Error::other("no"))).is_err());
         assert!(handles.admit(|| Ok(())).is_ok());
+    }
+
+    #[test]
+    fn files_are_known_by_their_inodes_until_their_last_handle_is_closed() {
+        let handles = Handles::new(10);
+        let file = FileId { device: 1, inode: 70 };
+        for (handle, inode) in [(1, 7), (2, 7), (3, 8)] {
+            handles.opened(handle, inode);
+        }
+        handles.remember(2, file);
+        assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![7]));
+        handles.forget(2);
+        assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![]));
+        handles.forget(1);
+        assert_eq!(handles.files(), [8]);
     }
 }

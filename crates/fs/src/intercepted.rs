@@ -117,6 +117,11 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         self.handles.files()
     }
 
+    /// The inodes of files that clients have open for writing.
+    pub fn writable_files(&self) -> Vec<u64> {
+        self.handles.writable_files()
+    }
+
     /// Mutations that have begun and not ended.
     pub fn in_flight(&self) -> usize {
         self.in_flight.count()

@@ -11,12 +11,23 @@ pub(crate) struct KernelCache {
     pub(crate) notifier: Notifier,
 }
 
-impl ContentCache for KernelCache {
-    /// Only of open files: what is closed has been written out, and is read anew when it is opened.
-    fn settle(&self) {
-        for inode in self.fs.open_files() {
+impl KernelCache {
+    /// The kernel writes out what it forgets.
+    fn forget(&self, inodes: &[u64]) {
+        for inode in inodes {
             // Fails if it was closed meanwhile, or the mount is gone.
-            let _ = self.notifier.inval_inode(INodeNo(inode), 0, 0);
+            let _ = self.notifier.inval_inode(INodeNo(*inode), 0, 0);
         }
+    }
+}
+
+/// Only of open files: what is closed has been written out, and is read anew when it is opened.
+impl ContentCache for KernelCache {
+    fn write_out(&self) {
+        self.forget(&self.fs.writable_files());
+    }
+
+    fn forget(&self) {
+        self.forget(&self.fs.open_files());
     }
 }

@@ -194,18 +194,53 @@ for line in sys.stdin:
     print('done', flush=True)
 ";
         let mut command = Command::new("python3");
-        command.args(["-c", program]).arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.args(["-c", program]).arg(file);
+        Self::start(command)
+    }
+
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (commands, answers) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         Self { process: Process(child), commands, answers: BufReader::new(answers) }
     }
 
     fn tell(&mut self, command: &str) {
-        writeln!(self.commands, "{command}").unwrap();
+        assert_eq!(self.ask(command), "done\n", "{command}");
+    }
+
+    fn ask(&mut self, question: &str) -> String {
+        writeln!(self.commands, "{question}").unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
-        assert_eq!(answer, "done\n", "{command}");
+        answer
     }
+}
+
+#[test]
+fn a_mapping_that_is_only_read_shows_what_undo_brings_back() {
+    let test = "a_mapping_that_is_only_read_shows_what_undo_brings_back";
+    if !can_mount(test) {
+        return;
+    }
+    if !has("python3") {
+        return skip(test, "python3 is not installed");
+    }
+    let mounted = Mounted::new(two_files);
+    let program = "
+import mmap, sys
+file = open(sys.argv[1], 'rb')
+mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+for line in sys.stdin:
+    print(mapping[:].decode(), flush=True)
+";
+    let mut command = Command::new("python3");
+    command.args(["-c", program]).arg(mounted.path("two"));
+    let mut holder = Holder::start(command);
+    assert_eq!(holder.ask("?"), "two\n");
+    mounted.step("printf TWO | dd of=two conv=notrunc 2>/dev/null");
+    assert_eq!(holder.ask("?"), "TWO\n");
+    mounted.engine().rollback(1, RollbackOptions::default()).unwrap();
+    assert_eq!(holder.ask("?"), "two\n");
 }
 
 #[test]

@@ -61,7 +61,7 @@ const ATTRIBUTES: &[&str] = &[
 ];
 
 fn seconds() -> u64 {
-    if std::env::var_os("CODEAGENT_LONG").is_some() { 60 } else { 3 }
+    if std::env::var_os("CODEAGENT_LONG").is_some() { 20 } else { 3 }
 }
 
 /// One of each stressor at once. They check what they do; their sizes are such that each gets

@@ -47,7 +47,7 @@ pub enum ClosedStep {
 impl UndoEngine {
     /// Begins a step. Within a transaction the command joins it; an ambient step ends first.
     pub fn open_step(&self, request: StepRequest) -> Result<StepId> {
-        self.settle_caches();
+        self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         self.workspace.tree.forget_dirs();
@@ -77,7 +77,7 @@ impl UndoEngine {
 
     /// Ends the open step. If this fails the step stays open: try again, or abort it.
     pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep> {
-        self.settle_caches();
+        self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         let step = state.open.as_mut().ok_or(UndoError::NoStepOpen)?;
@@ -113,7 +113,7 @@ impl UndoEngine {
     }
 
     pub fn commit_transaction(&self) -> Result<ClosedStep> {
-        self.settle_caches();
+        self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         self.expect_transaction(&state)?;
@@ -143,7 +143,7 @@ impl UndoEngine {
         if !due(&self.state.read()) {
             return Ok(None);
         }
-        self.settle_caches();
+        self.write_out_caches();
         let mut state = self.state.write();
         if due(&state) { self.finish(&mut state).map(Some) } else { Ok(None) }
     }
