@@ -82,7 +82,14 @@ mod pjdfstest {
         let scratch = tempfile::tempdir().unwrap();
         let config = scratch.path().join("pjdfstest.toml");
         fs::write(&config, configuration(allow_remount)).unwrap();
+        let path = std::env::var("PATH").unwrap_or_default();
+        // To change a mount's options, mount's helper for FUSE would start a program named as the
+        // filesystem: `-i` does without it.
+        let mount = scratch.path().join("mount");
+        fs::write(&mount, format!("#!/bin/sh\nPATH='{path}' exec mount -i \"$@\"\n")).unwrap();
+        fs::set_permissions(&mount, Permissions::from_mode(0o755)).unwrap();
         let output = Command::new(suite)
+            .env("PATH", format!("{}:{path}", scratch.path().display()))
             .arg("-c")
             .arg(&config)
             .arg("-p")
