@@ -8,16 +8,23 @@ use anyhow::{Context, Result, bail};
 use crate::counts::Counts;
 use crate::filesystems::{Filesystems, Kind};
 use crate::packages;
-use crate::process::{cargo, run_silently, run_watching, scratch, status, stop_if_interrupted};
+use crate::process::{
+    cargo, is_root, run_silently, run_watching, scratch, status, stop_if_interrupted,
+};
+use crate::tools::{self, Tool};
 
 /// XFS refuses to be smaller than 300 MiB. The images are sparse, so the size costs nothing.
 const FILESYSTEM_SIZE_BYTES: u64 = 512 << 20;
 
+/// The filesystem test suites, and the variables that tell the tests where they are.
+const SUITES: &[(&str, Tool)] =
+    &[("CODEAGENT_TEST_PJDFSTEST", tools::PJDFSTEST), ("CODEAGENT_TEST_FSX", tools::FSX)];
+
 /// Run every test, on every filesystem this machine can offer
 ///
-/// Installs what the tests need (as root, with apt), mounts btrfs, XFS and ext4 images below
-/// target/test-fs for the run, and says at the end what was skipped and why. The last line is
-/// `N passed, N failed, N skipped`.
+/// Installs what the tests need (as root, with apt; filesystem test suites into target/tools),
+/// mounts btrfs, XFS and ext4 images below target/test-fs for the run, and says at the end what
+/// was skipped and why. The last line is `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run the long versions of the tests too
@@ -32,10 +39,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     packages::install_missing(packages::FOR_TESTS);
     let filesystems = Filesystems::prepare(Kind::ALL, FILESYSTEM_SIZE_BYTES)?;
     let skips = Skips::collect_in(scratch("test-skips.txt"))?;
-    let run = Run { args, filesystems: &filesystems, skips: &skips };
+    let mut notes = filesystems.describe();
+    let suites = install_suites(&mut notes)?;
+    let run = Run { args, filesystems: &filesystems, suites: &suites, skips: &skips };
 
     let mut counts = Counts::default();
-    let mut notes = filesystems.describe();
     let mut broken_layers = 0;
     let layers: &[Layer<'_>] = &[("tests", Run::tests), ("doc tests", Run::doc_tests)];
     for (name, layer) in layers {
@@ -74,6 +82,7 @@ type Layer<'a> = (&'static str, fn(&Run<'a>, &mut Vec<String>) -> Result<Counts>
 struct Run<'a> {
     args: &'a Args,
     filesystems: &'a Filesystems,
+    suites: &'a [(&'static str, PathBuf)],
     skips: &'a Skips,
 }
 
@@ -149,8 +158,26 @@ impl Run<'_> {
             command.env("CODEAGENT_LONG", "1");
         }
         self.filesystems.announce(&mut command);
+        command.envs(self.suites.iter().map(|(variable, binary)| (variable, binary)));
         command
     }
+}
+
+/// The suites that can be had. One that cannot is no error: its tests are skipped and say so.
+fn install_suites(notes: &mut Vec<String>) -> Result<Vec<(&'static str, PathBuf)>> {
+    let mut suites = Vec::new();
+    // They are of use only where a mount can be tested by several users.
+    let wanted = if cfg!(target_os = "linux") && is_root() { SUITES } else { &[] };
+    for (variable, tool) in wanted {
+        match tool.ensure() {
+            Ok(binary) => suites.push((*variable, binary)),
+            Err(error) => {
+                stop_if_interrupted()?;
+                notes.push(format!("{}: not available, {error:#}", tool.name));
+            }
+        }
+    }
+    Ok(suites)
 }
 
 /// The test that a line of `cargo test` such as `test a::b ... ignored` is about.

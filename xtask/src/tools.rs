@@ -30,6 +30,11 @@ pub(crate) const CARGO_DENY: Tool =
 pub(crate) const CARGO_FUZZ: Tool =
     Tool { name: "cargo-fuzz", version: "0.13.2", krate: "cargo-fuzz", pypi: None };
 
+pub(crate) const PJDFSTEST: Tool =
+    Tool { name: "pjdfstest", version: "0.2.2", krate: "pjdfstest", pypi: None };
+
+pub(crate) const FSX: Tool = Tool { name: "fsx", version: "0.3.2", krate: "fsx", pypi: None };
+
 impl Tool {
     /// The tool's binary; installs it first unless this version is here already.
     pub(crate) fn ensure(&self) -> Result<PathBuf> {

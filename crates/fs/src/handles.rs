@@ -1,10 +1,10 @@
-//! Open handles: how many there are, and which file is behind those that can write.
+//! Open handles: how many there are, and which file is behind each.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_interceptor::FileId;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
@@ -14,11 +14,18 @@ pub(crate) struct Handles {
     limit: u64,
     /// Known from the open on, so that a repeated write needs no look at the file.
     writable: RwLock<Map<u64, FileId>>,
+    /// The inodes of open files.
+    files: Mutex<Map<u64, u64>>,
 }
 
 impl Handles {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { open: AtomicU64::new(0), limit, writable: RwLock::default() }
+        Self {
+            open: AtomicU64::new(0),
+            limit,
+            writable: RwLock::default(),
+            files: Mutex::default(),
+        }
     }
 
     /// Runs `open` if one more handle is allowed.
@@ -34,11 +41,37 @@ impl Handles {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// A file was opened.
+    pub(crate) fn opened(&self, handle: u64, inode: u64) {
+        self.files.lock().insert(handle, inode);
+    }
+
+    /// The inodes of files that are open, each once.
+    pub(crate) fn files(&self) -> Vec<u64> {
+        self.files_of(|_| true)
+    }
+
+    /// Those that are open for writing.
+    pub(crate) fn writable_files(&self) -> Vec<u64> {
+        let writable = self.writable.read();
+        self.files_of(|handle| writable.contains_key(handle))
+    }
+
+    fn files_of(&self, wanted: impl Fn(&u64) -> bool) -> Vec<u64> {
+        let files = self.files.lock();
+        let wanted = files.iter().filter(|(handle, _)| wanted(handle));
+        let mut inodes: Vec<u64> = wanted.map(|(_, inode)| *inode).collect();
+        inodes.sort_unstable();
+        inodes.dedup();
+        inodes
+    }
+
     pub(crate) fn remember(&self, handle: u64, file: FileId) {
         self.writable.write().insert(handle, file);
     }
 
     pub(crate) fn forget(&self, handle: u64) {
+        self.files.lock().remove(&handle);
         if self.writable.read().contains_key(&handle) {
             self.writable.write().remove(&handle);
         }
@@ -51,6 +84,7 @@ impl Handles {
     pub(crate) fn clear(&self) {
         self.open.store(0, Ordering::Relaxed);
         self.writable.write().clear();
+        self.files.lock().clear();
     }
 }
 
@@ -67,5 +101,20 @@ mod tests {
         handles.closed();
         assert!(handles.admit(|| Err::<(), _>(io::Error::other("no"))).is_err());
         assert!(handles.admit(|| Ok(())).is_ok());
+    }
+
+    #[test]
+    fn files_are_known_by_their_inodes_until_their_last_handle_is_closed() {
+        let handles = Handles::new(10);
+        let file = FileId { device: 1, inode: 70 };
+        for (handle, inode) in [(1, 7), (2, 7), (3, 8)] {
+            handles.opened(handle, inode);
+        }
+        handles.remember(2, file);
+        assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![7]));
+        handles.forget(2);
+        assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![]));
+        handles.forget(1);
+        assert_eq!(handles.files(), [8]);
     }
 }

@@ -7,15 +7,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use codeagent_interceptor::{Mutation, Permit, WriteInterceptor};
+use codeagent_interceptor::{FileId, Mutation, Permit, WriteInterceptor};
 use parking_lot::RwLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
-use virtiofsd::filesystem::{Entry, FileSystem, FsOptions};
-use virtiofsd::passthrough::{CachePolicy, Config, PassthroughFs};
+use virtiofsd::filesystem::{Context, Entry, FileSystem, FsOptions};
+use virtiofsd::fuse::Attr;
+use virtiofsd::passthrough::{CachePolicy, Config, NegotiationMode, PassthroughFs};
 
 use crate::handles::Handles;
+use crate::host_file;
 use crate::in_flight::{InFlight, Mutating};
 use crate::paths::PathMap;
 use crate::thread;
@@ -64,6 +66,8 @@ pub struct InterceptedFs<I> {
     in_flight: InFlight,
     /// Paths are true while this is held: shared by mutations, owned by renames of directories.
     pub(crate) names: RwLock<()>,
+    /// The filesystem of the root.
+    device: u64,
     /// Open for as long as the filesystem below finds its root through it.
     _root: OwnedFd,
 }
@@ -83,6 +87,8 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
                 Cache::Never => CachePolicy::Never,
             },
             xattr: true,
+            // With clients that check permissions themselves and leave the umask to us.
+            posix_acl: NegotiationMode::Auto,
             guest_fd_limit: descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS),
             ..Config::default()
         };
@@ -99,12 +105,23 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             read_only: config.read_only,
             in_flight: InFlight::default(),
             names: RwLock::new(()),
+            device: FileId::of(&root)?.device,
             _root: root,
         })
     }
 
     pub fn interceptor(&self) -> &Arc<I> {
         &self.interceptor
+    }
+
+    /// The inodes of files that clients have open, mapped ones among them.
+    pub fn open_files(&self) -> Vec<u64> {
+        self.handles.files()
+    }
+
+    /// The inodes of files that clients have open for writing.
+    pub fn writable_files(&self) -> Vec<u64> {
+        self.handles.writable_files()
     }
 
     /// Mutations that have begun and not ended.
@@ -129,6 +146,21 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         }
         thread::prepare()?;
         Ok(self.in_flight.enter())
+    }
+
+    /// As many names as clients can find: not those that the interceptor has of removed files.
+    pub(crate) fn count_names(&self, ctx: Context, inode: u64, attr: &mut Attr) {
+        if attr.mode & libc::S_IFMT != libc::S_IFREG {
+            return;
+        }
+        let probably = FileId { device: self.device, inode: attr.ino };
+        let kept = self.interceptor.kept_names(probably);
+        if kept > 0
+            && let Ok(Some(file)) = host_file::behind_inode(&self.fs, ctx, inode)
+            && FileId::of(&file).is_ok_and(|id| id == probably)
+        {
+            attr.nlink = attr.nlink.saturating_sub(kept);
+        }
     }
 
     pub(crate) fn ask(&self, mutation: &Mutation<'_>) -> io::Result<Permit<'_>> {

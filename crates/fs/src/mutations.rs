@@ -75,6 +75,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         };
         self.paths.made(parent, name.to_bytes(), entry.inode, false)?;
         if let Some(handle) = handle {
+            self.handles.opened(handle, entry.inode);
             let file = host_file::id_behind_handle(&self.fs, ctx, entry.inode, handle)?;
             self.handles.remember(handle, file);
             permit.created(file);
@@ -184,7 +185,10 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             Ok(())
         };
         match ready() {
-            Ok(()) => Ok((Some(handle), options)),
+            Ok(()) => {
+                self.handles.opened(handle, inode);
+                Ok((Some(handle), options))
+            }
             Err(error) => {
                 let _ = self.fs.release(ctx, inode, 0, handle, false, false, None);
                 self.handles.closed();

@@ -18,6 +18,11 @@ pub(crate) fn check_attribute_name(name: &CStr) -> io::Result<()> {
     if name.is_empty() { Err(invalid()) } else { Ok(()) }
 }
 
+/// Where the host keeps POSIX ACLs.
+pub(crate) fn is_acl(attribute: &CStr) -> bool {
+    [c"system.posix_acl_access", c"system.posix_acl_default"].contains(&attribute)
+}
+
 pub(crate) fn invalid() -> io::Error {
     io::Error::from_raw_os_error(libc::EINVAL)
 }

@@ -119,6 +119,10 @@ pub trait WriteInterceptor: Send + Sync {
     /// `None`: take the long way through [`WriteInterceptor::before`].
     fn repeat_write<'e>(&'e self, file: FileId, offset: u64, length: u64) -> Option<Permit<'e>>;
 
+    /// How many of the names that the host counts for this file are none for clients, because only
+    /// the interceptor has them. Asked for almost every file, and almost always none.
+    fn kept_names(&self, file: FileId) -> u32;
+
     /// The step that mutations are attributed to now.
     fn current_step(&self) -> Option<StepId>;
 }

@@ -22,9 +22,9 @@ mod store;
 pub use clock::{Clock, SystemClock};
 pub use config::{AllowAll, EngineConfig, PathPolicy};
 pub use engine::{
-    AdoptReport, ClosedStep, Conflict, ConflictKind, HistoryEntry, OnConflict, Permit, Preview,
-    RecoveryReport, RestoreReport, RollbackOptions, RollbackReport, StagedChange, StepRequest,
-    StoreStatus, UndoEngine,
+    AdoptReport, ClosedStep, Conflict, ConflictKind, ContentCache, HistoryEntry, OnConflict,
+    Permit, Preview, RecoveryReport, RestoreReport, RollbackOptions, RollbackReport, StagedChange,
+    StepRequest, StoreStatus, UndoEngine,
 };
 pub use error::{Result, UndoError};
 pub use events::{EngineEvent, EventSink, IgnoreEvents};

@@ -17,10 +17,10 @@ use fuser::{
 };
 use virtiofsd::filesystem::{
     Context, DirectoryIterator, Extensions, FileSystem, GetxattrReply, ListxattrReply,
-    SetxattrFlags,
 };
 use virtiofsd::fuse::Attr;
 
+use crate::acl;
 use crate::attributes::{Wish, kind, to_fuse};
 use crate::replies::{
     Answer, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
@@ -58,7 +58,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         for flag in WANTED {
             let _ = config.add_capabilities(flag); // an older kernel lacks some
         }
-        Ok(())
+        self.0.init(acl::negotiate(config)).map(|_| ())
     }
 
     fn destroy(&mut self) {
@@ -447,9 +447,11 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let set = c_string(name).and_then(|name| {
-            let (ctx, none) = (context(request), SetxattrFlags::empty());
-            self.0.setxattr(ctx, inode.0, &name, value, flags as u32, none).map_err(errno)
+        let set = c_string(name).and_then(|c_name| {
+            let ctx = context(request);
+            let attr = || self.0.getattr(ctx, inode.0, None).map(|(attr, _)| attr);
+            let extra = acl::costs_set_group_id(request, name, attr).map_err(errno)?;
+            self.0.setxattr(ctx, inode.0, &c_name, value, flags as u32, extra).map_err(errno)
         });
         reply_empty(reply, set);
     }

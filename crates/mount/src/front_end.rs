@@ -2,15 +2,15 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use codeagent_fs::InterceptedFs;
-use codeagent_interceptor::WriteInterceptor;
+use codeagent_interceptor::ContentCache;
 use codeagent_worker::{Ended, FrontEnd, WorkerFs};
-use fuser::{BackgroundSession, Config, Session, SessionACL};
+use fuser::{BackgroundSession, Config, SessionACL};
 
 use crate::adapter::Adapter;
 use crate::attach::Access;
+use crate::cache::KernelCache;
 
 /// Serves a worker's filesystem to this machine.
 #[derive(Debug, Clone, Copy, Default)]
@@ -40,12 +40,28 @@ pub(crate) fn encode_options(threads: usize) -> Vec<u8> {
     u32::try_from(threads).unwrap_or(u32::MAX).to_le_bytes().to_vec()
 }
 
+/// A mount that is being served. Dropping this does not end it.
+#[derive(Debug)]
+pub struct Session {
+    background: BackgroundSession,
+    /// The engine holds it for as long as this lives.
+    _cache: Arc<KernelCache>,
+}
+
+impl Session {
+    /// Whether the kernel has ended it.
+    pub fn is_finished(&self) -> bool {
+        self.background.guard.is_finished()
+    }
+
+    /// Waits until the kernel has ended it.
+    pub fn join(self) -> io::Result<()> {
+        self.background.join()
+    }
+}
+
 /// Serves a mount that is attached already, with this many threads.
-pub fn serve<I: WriteInterceptor + 'static>(
-    fs: Arc<InterceptedFs<I>>,
-    channel: OwnedFd,
-    threads: usize,
-) -> io::Result<BackgroundSession> {
+pub fn serve(fs: Arc<WorkerFs>, channel: OwnedFd, threads: usize) -> io::Result<Session> {
     let mut config = Config::default();
     config.acl = match Access::possible() {
         Access::Everybody => SessionACL::All,
@@ -53,5 +69,10 @@ pub fn serve<I: WriteInterceptor + 'static>(
     };
     config.n_threads = Some(threads);
     config.clone_fd = true;
-    Session::from_fd(Adapter(fs), channel, config.acl, config)?.spawn()
+    let adapter = Adapter(Arc::clone(&fs));
+    let background = fuser::Session::from_fd(adapter, channel, config.acl, config)?.spawn()?;
+    let notifier = background.notifier();
+    let cache = Arc::new(KernelCache { fs: Arc::clone(&fs), notifier });
+    fs.interceptor().set_cache(Arc::downgrade(&cache) as Weak<dyn ContentCache>);
+    Ok(Session { background, _cache: cache })
 }

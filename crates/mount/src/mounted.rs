@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use codeagent_fs::{Cache, FsConfig, InterceptedFs};
 use codeagent_interceptor::UndoEngine;
-use fuser::BackgroundSession;
 
 use crate::attach::attach;
-use crate::front_end::serve;
+use crate::front_end::{Session, serve};
 use crate::stale;
 
 /// How long an unmount waits for mutations that are on their way.
@@ -57,7 +56,7 @@ pub struct Mount {
     fs: Arc<InterceptedFs<UndoEngine>>,
     mount_point: PathBuf,
     /// Gone once the mount has ended.
-    session: Option<BackgroundSession>,
+    session: Option<Session>,
 }
 
 impl Mount {
@@ -101,7 +100,7 @@ impl Mount {
     }
 
     fn is_mounted(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
+        self.session.as_ref().is_some_and(|session| !session.is_finished())
     }
 
     /// Ends the mount, and the ambient step that may be open.
@@ -114,7 +113,7 @@ impl Mount {
 
     fn take_away(&mut self) -> io::Result<Unmounted> {
         let Some(session) = self.session.take() else { return Ok(Unmounted::Cleanly) };
-        if session.guard.is_finished() {
+        if session.is_finished() {
             session.join()?; // somebody else has unmounted
             return Ok(Unmounted::Cleanly);
         }

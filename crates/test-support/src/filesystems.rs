@@ -104,9 +104,18 @@ pub struct SmallDisk(PathBuf);
 impl SmallDisk {
     /// `None` where mounting is not allowed.
     pub fn mount(at: &Path, size: &str) -> Option<Self> {
+        Self::mount_with(at, &["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+    }
+
+    /// One whose files have no extended attributes. `None` where mounting is not allowed.
+    pub fn without_attributes(at: &Path) -> Option<Self> {
+        Self::mount_with(at, &["-t", "ramfs", "ramfs"])
+    }
+
+    fn mount_with(at: &Path, options: &[&str]) -> Option<Self> {
         std::fs::create_dir_all(at).expect("make a mount point");
         let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .args(options)
             .arg(at)
             .status()
             .is_ok_and(|status| status.success());

@@ -3,11 +3,13 @@
 mod content;
 mod inodes;
 mod listing;
+mod moved;
 mod recorder;
 mod space;
 
 pub(crate) use content::{Capture, Span};
 pub(crate) use inodes::{InodeState, InodeTable, Wanted};
+pub(crate) use moved::Moved;
 pub(crate) use recorder::{Recorder, Removal, Workspace};
 pub(crate) use space::FreeSpace;
 

@@ -1,6 +1,5 @@
 //! The recorder of one journal: a step, an undo, or a redo.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,6 +11,7 @@ use serde_bytes::ByteBuf;
 
 use super::content::{Capture, CapturedContent, Span};
 use super::inodes::{InodeState, InodeTable, Wanted};
+use super::moved::Moved;
 use super::space::FreeSpace;
 use crate::error::{Result, UndoError};
 use crate::host::{Dir, Entry, FileId, Lender, Meta, MetaScope, Stamp, Tree};
@@ -24,8 +24,7 @@ use crate::store::{
 pub(crate) struct Workspace {
     pub(crate) tree: Tree,
     pub(crate) store: Store,
-    /// Removed files that somebody may still have open, by what they have become.
-    pub(crate) moved: Mutex<HashMap<FileId, ObjectRef, foldhash::fast::FixedState>>,
+    pub(crate) moved: Moved,
     /// Cleared at the first refusal, so that it is not tried for every file.
     pub(crate) can_clone: AtomicBool,
     pub(crate) space: FreeSpace,
@@ -386,7 +385,7 @@ impl Recorder {
         }
         if stamp.is_file() {
             let owner = Owner::Sequence(self.sequence());
-            workspace.moved.lock().insert(id, ObjectRef { owner, number });
+            workspace.moved.insert(id, ObjectRef { owner, number });
         }
     }
 

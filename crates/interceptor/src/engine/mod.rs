@@ -13,8 +13,10 @@
 //! | `history` | what can be asked without changing anything |
 //! | `limits` | eviction and pinning |
 //! | `full_disk` | what still works when there is no space left |
+//! | `caches` | what clients have in memory of files' contents |
 
 mod adopt;
+mod caches;
 mod continuity;
 mod cursor;
 mod external;
@@ -36,13 +38,12 @@ mod safeguard;
 mod state;
 mod steps;
 
-use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
 use codeagent_common::{ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId};
 use parking_lot::{Mutex, RwLock};
 
-use crate::capture::{FreeSpace, Recorder, Workspace};
+use crate::capture::{FreeSpace, Moved, Recorder, Workspace};
 use crate::clock::timestamp;
 use crate::config::EngineConfig;
 use crate::error::{Result, UndoError};
@@ -55,6 +56,7 @@ use crate::store::{
 };
 
 pub use adopt::{AdoptReport, StagedChange};
+pub use caches::ContentCache;
 pub use external::{Conflict, ConflictKind};
 pub use history::{HistoryEntry, Preview, StoreStatus};
 pub use permit::Permit;
@@ -63,6 +65,7 @@ pub use restore::RestoreReport;
 pub use rollback::{OnConflict, RollbackOptions, RollbackReport};
 pub use steps::{ClosedStep, StepRequest};
 
+use caches::Caches;
 use safeguard::SafeguardDesk;
 use state::State;
 
@@ -80,6 +83,7 @@ pub struct UndoEngine {
     names: RwLock<()>,
     dir_locks: Box<[Mutex<()>]>,
     desk: SafeguardDesk,
+    caches: Caches,
     limits: RwLock<ResourceLimits>,
     safeguards: RwLock<SafeguardConfig>,
     ignored: Ignored,
@@ -123,7 +127,7 @@ impl UndoEngine {
         let workspace = Workspace {
             tree,
             store,
-            moved: Mutex::new(HashMap::default()),
+            moved: Moved::default(),
             can_clone: AtomicBool::new(true),
             space: FreeSpace::keeping(config.limits.min_free_bytes),
             remade,
@@ -145,6 +149,7 @@ impl UndoEngine {
             names: RwLock::new(()),
             dir_locks: (0..DIR_LOCKS).map(|_| Mutex::new(())).collect(),
             desk: SafeguardDesk::default(),
+            caches: Caches::default(),
             limits: RwLock::new(config.limits),
             safeguards: RwLock::new(config.safeguards),
             ignored,
@@ -192,7 +197,7 @@ impl UndoEngine {
             return Err(UndoError::StepOpen(step.id));
         }
         self.workspace.store.reinitialise((&self.config.working_dir, &self.config.way_in()))?;
-        self.workspace.moved.lock().clear();
+        self.workspace.moved.clear();
         self.workspace.remade.forget();
         *state = State {
             open: None,

@@ -49,6 +49,7 @@ pub enum ClosedStep {
 impl UndoEngine {
     /// Begins a step. Within a transaction the command joins it; an ambient step ends first.
     pub fn open_step(&self, request: StepRequest) -> Result<StepId> {
+        self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         self.workspace.tree.forget_dirs();
@@ -78,6 +79,7 @@ impl UndoEngine {
 
     /// Ends the open step. If this fails the step stays open: try again, or abort it.
     pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep> {
+        self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         let step = state.open.as_mut().ok_or(UndoError::NoStepOpen)?;
@@ -95,6 +97,7 @@ impl UndoEngine {
 
     /// Takes back everything the open step did.
     pub fn abort_step(&self) -> Result<StepId> {
+        let _changing = self.change_contents();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         let id = state.open.as_ref().ok_or(UndoError::NoStepOpen)?.id;
@@ -112,6 +115,7 @@ impl UndoEngine {
     }
 
     pub fn commit_transaction(&self) -> Result<ClosedStep> {
+        self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         self.expect_transaction(&state)?;
@@ -141,6 +145,7 @@ impl UndoEngine {
         if !due(&self.state.read()) {
             return Ok(None);
         }
+        self.write_out_caches();
         let mut state = self.state.write();
         if due(&state) { self.finish(&mut state).map(Some) } else { Ok(None) }
     }

@@ -36,6 +36,18 @@ pub(crate) fn has(tool: &str) -> bool {
     found.is_ok_and(|output| output.status.success())
 }
 
+/// Runs a script in a folder, without what the user has configured for himself.
+pub(crate) fn sh(script: &str, folder: &Path) {
+    let output = Command::new("sh")
+        .args(["-euc", script])
+        .current_dir(folder)
+        .envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/nonexistent")])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{script}: {} {said}", output.status);
+}
+
 impl Mounted {
     pub(crate) fn new(fixture: impl FnOnce(&Path)) -> Self {
         Self::with(fixture, |_| {})
@@ -45,7 +57,10 @@ impl Mounted {
         fixture: impl FnOnce(&Path),
         change: impl FnOnce(&mut MountOptions),
     ) -> Self {
-        let workspace = TempWorkspace::with_fixture(fixture);
+        Self::on(TempWorkspace::with_fixture(fixture), change)
+    }
+
+    pub(crate) fn on(workspace: TempWorkspace, change: impl FnOnce(&mut MountOptions)) -> Self {
         let point = tempfile::tempdir().unwrap();
         let config = EngineConfig::new(workspace.working(), workspace.undo());
         let engine = Arc::new(UndoEngine::open(config).unwrap());
@@ -65,30 +80,34 @@ impl Mounted {
 
     /// Runs a script in the mount.
     pub(crate) fn sh(&self, script: &str) {
-        let output = Command::new("sh")
-            .args(["-euc", script])
-            .current_dir(self.mount.mount_point())
-            .envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/nonexistent")])
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{script}: {} {said}", output.status);
+        sh(script, self.mount.mount_point());
     }
 
     /// Runs a script in the mount, as one step.
     pub(crate) fn step(&self, script: &str) {
-        self.engine().open_step(StepRequest::command(script)).unwrap();
-        self.sh(script);
-        let closed = self.engine().close_step(Some(0)).unwrap();
-        assert!(matches!(closed, ClosedStep::Recorded { .. }), "{closed:?}");
+        self.step_of(script, || self.sh(script));
     }
 
-    /// One step, undone, redone and undone again; the tree is exact each time, on both sides.
+    /// Whatever `work` does is one step.
+    pub(crate) fn step_of<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
+        self.engine().open_step(StepRequest::command(name)).unwrap();
+        let done = work();
+        let closed = self.engine().close_step(Some(0)).unwrap();
+        assert!(matches!(closed, ClosedStep::Recorded { .. }), "{closed:?}");
+        done
+    }
+
+    /// One step, undone and redone twice; the tree is exact each time, on both sides.
     pub(crate) fn there_and_back(&self, script: &str) {
+        self.there_and_back_of(script, || self.sh(script));
+    }
+
+    /// As [`Self::there_and_back`], of what `work` does.
+    pub(crate) fn there_and_back_of<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         let before = self.workspace.snapshot();
-        self.step(script);
+        let done = self.step_of(name, work);
         let after = self.workspace.snapshot();
-        assert!(before != after, "the script changes something");
+        assert!(before != after, "{name} changes something");
         for _ in 0..2 {
             self.engine().rollback(1, RollbackOptions::default()).unwrap();
             assert_tree_eq(&before, &self.workspace.snapshot());
@@ -97,6 +116,7 @@ impl Mounted {
             assert_tree_eq(&after, &self.workspace.snapshot());
             self.assert_seen_through_the_mount(&after);
         }
+        done
     }
 
     /// What clients see is what is there: no stale names, attributes or contents.

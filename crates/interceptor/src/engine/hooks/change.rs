@@ -87,8 +87,7 @@ impl UndoEngine {
         if let Some(located) = self.locate_path(file.path, open)? {
             return Ok(Some(located));
         }
-        let moved = self.workspace.moved.lock().get(&id).copied();
-        let object = match moved {
+        let object = match self.workspace.moved.latest(id) {
             Some(object) => self.locate_object(object, id)?,
             None => None,
         };
@@ -115,6 +114,13 @@ impl UndoEngine {
             id,
             stamp,
         }))
+    }
+
+    /// How many names the store has for a file.
+    pub(super) fn count_kept(&self, id: FileId) -> u32 {
+        let kept = self.workspace.moved.all(id).into_iter();
+        let is_there = |object| matches!(self.locate_object(object, id), Ok(Some(_)));
+        kept.filter(|object| is_there(*object)).count() as u32
     }
 
     pub(super) fn locate_object<'a>(

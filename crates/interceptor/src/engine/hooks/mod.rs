@@ -50,6 +50,10 @@ fn errno<'e>(errno: Errno) -> Attempt<'e> {
 }
 
 impl WriteInterceptor for UndoEngine {
+    fn kept_names(&self, file: FileId) -> u32 {
+        self.count_kept(file)
+    }
+
     fn before<'e>(&'e self, mutation: &Mutation<'_>) -> Result<Permit<'e>> {
         if self.config.read_only {
             return Err(UndoError::ReadOnly);

@@ -128,7 +128,7 @@ impl Inversion<'_> {
         self.note(&[(entry.dir_handle(), parent)], Record::Put { path, from, stamp: *stamp })?;
         self.mutation()?;
         object.rename_to(&entry).map_err(UndoError::host)?;
-        self.workspace.moved.lock().remove(&id);
+        self.workspace.moved.remove(id, from);
         self.report.restored += 1;
         Ok(())
     }
