@@ -14,7 +14,7 @@ use std::process::Command;
 use codeagent_interceptor::RollbackOptions;
 use codeagent_test_support::filesystems::{SmallDisk, disk_dir, skip};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{Mounted, can_mount};
+use common::{Mounted, Process, binary, can_mount, is_mount, wait_for};
 
 /// A suite that `cargo xtask test` has installed; says so where it has not.
 fn suite(test: &str, name: &str) -> Option<PathBuf> {
@@ -135,8 +135,15 @@ mod pjdfstest {
         fs::create_dir(&bare).unwrap();
         open_to_everybody(&beside);
         let below = run(suite, &bare, false, &[]);
-        let mounted = Mounted::on(workspace, |_| {});
-        let mount = run(suite, mounted.mount.mount_point(), false, &[]);
+        // What people use: the binary, whose worker has given up most of what root may do.
+        let point = tempfile::tempdir().unwrap();
+        open_to_everybody(point.path());
+        let mut process = Process(binary(&workspace, point.path(), &[]).spawn().unwrap());
+        wait_for("the mount appears", || is_mount(point.path()));
+        let mount = run(suite, point.path(), false, &[]);
+        let pid = rustix::process::Pid::from_child(&process.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(process.0.wait().unwrap().success());
         assert_eq!(below.len(), CASES);
         assert_as_below(place, &below, &mount);
     }
