@@ -49,26 +49,16 @@ impl FsConfig {
     }
 }
 
-/// A directory of the host, in which nothing changes without the interceptor's permission.
-///
-/// Read-only operations go straight to the host. Any number of threads may call in; one that waits
-/// for the answer to a safeguard keeps no lock that a read-only operation takes.
-pub struct InterceptedFs<I> {
-    pub(crate) fs: PassthroughFs,
-    pub(crate) interceptor: Arc<I>,
-    pub(crate) paths: PathMap,
-    pub(crate) handles: Handles,
-    pub(crate) read_only: bool,
-    in_flight: InFlight,
-    /// Paths are true while this is held: shared by mutations, owned by renames of directories.
-    pub(crate) names: RwLock<()>,
-    /// Open for as long as the filesystem below finds its root through it.
-    _root: OwnedFd,
+/// The filesystem below, by itself: what interception is measured against.
+pub struct Plain {
+    pub fs: PassthroughFs,
+    /// Open for as long as the filesystem finds its root through it.
+    pub root: OwnedFd,
 }
 
-impl<I: WriteInterceptor> InterceptedFs<I> {
+impl Plain {
     /// Opens `config.root`; what is mounted over it later does not matter.
-    pub fn new(config: &FsConfig, interceptor: Arc<I>) -> io::Result<Self> {
+    pub fn new(config: &FsConfig) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&config.root, flags, Mode::empty())?;
         let below = Config {
@@ -89,6 +79,37 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             std::thread::spawn(move || thread::prepare().and_then(|()| PassthroughFs::new(below)));
         let fs = made.join().map_err(|_| io::Error::other("the filesystem failed to start"))??;
         fs.init(FsOptions::empty())?;
+        Ok(Self { fs, root })
+    }
+}
+
+impl fmt::Debug for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plain").field("root", &self.root).finish_non_exhaustive()
+    }
+}
+
+/// A directory of the host, in which nothing changes without the interceptor's permission.
+///
+/// Read-only operations go straight to the host. Any number of threads may call in; one that waits
+/// for the answer to a safeguard keeps no lock that a read-only operation takes.
+pub struct InterceptedFs<I> {
+    pub(crate) fs: PassthroughFs,
+    pub(crate) interceptor: Arc<I>,
+    pub(crate) paths: PathMap,
+    pub(crate) handles: Handles,
+    pub(crate) read_only: bool,
+    in_flight: InFlight,
+    /// Paths are true while this is held: shared by mutations, owned by renames of directories.
+    pub(crate) names: RwLock<()>,
+    /// Open for as long as the filesystem below finds its root through it.
+    _root: OwnedFd,
+}
+
+impl<I: WriteInterceptor> InterceptedFs<I> {
+    /// Opens `config.root`; what is mounted over it later does not matter.
+    pub fn new(config: &FsConfig, interceptor: Arc<I>) -> io::Result<Self> {
+        let Plain { fs, root } = Plain::new(config)?;
         Ok(Self {
             fs,
             interceptor,

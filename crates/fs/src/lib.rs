@@ -12,4 +12,4 @@ mod operations;
 mod paths;
 mod thread;
 
-pub use intercepted::{Cache, FsConfig, InterceptedFs};
+pub use intercepted::{Cache, FsConfig, InterceptedFs, Plain};

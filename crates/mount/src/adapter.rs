@@ -1,4 +1,4 @@
-//! From FUSE requests to the intercepting filesystem. Nothing is decided here.
+//! From FUSE requests to a filesystem. Nothing is decided here.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -7,8 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use codeagent_fs::InterceptedFs;
-use codeagent_interceptor::WriteInterceptor;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -23,7 +21,7 @@ use virtiofsd::fuse::Attr;
 
 use crate::attributes::{Wish, kind, to_fuse};
 use crate::replies::{
-    Answer, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
+    Answer, as_errno, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
 };
 use crate::transfer::{Incoming, Outgoing};
 
@@ -40,7 +38,7 @@ const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_ASYNC_DIO,
 ];
 
-pub(crate) struct Adapter<I>(pub(crate) Arc<InterceptedFs<I>>);
+pub(crate) struct Adapter<F>(pub(crate) Arc<F>);
 
 fn c_string(name: &OsStr) -> Answer<CString> {
     CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
@@ -54,7 +52,10 @@ fn context(request: &Request) -> Context {
     }
 }
 
-impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
+impl<F> Filesystem for Adapter<F>
+where
+    F: FileSystem<Inode = u64, Handle = u64> + Send + Sync + 'static,
+{
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         for flag in WANTED {
             let _ = config.add_capabilities(flag); // an older kernel lacks some
@@ -368,29 +369,37 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let ctx = context(request);
+        let mut added = false;
         match self.0.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
             Ok(mut entries) => {
                 while let Some(entry) = entries.next() {
                     let name = OsStr::from_bytes(entry.name.to_bytes());
                     let found = match entry.name.to_bytes() {
-                        // Node 0: an entry without a lookup.
-                        b"." | b".." => None,
-                        // Gone since, or not to be looked at: the name alone is the answer.
-                        _ => self.0.lookup(ctx, inode.0, entry.name).ok(),
+                        // The kernel takes only the name and the number of these.
+                        b"." | b".." => Ok(None),
+                        _ => self.0.lookup(ctx, inode.0, entry.name).map(Some),
                     };
-                    let (node, attr) = match &found {
-                        Some(found) => (found.inode, found.attr),
-                        None => (0, Attr { mode: entry.type_ << 12, ..Attr::default() }),
+                    let (node, attr, timeout) = match &found {
+                        Ok(Some(found)) => (found.inode, found.attr, found.entry_timeout),
+                        Ok(None) => {
+                            let attr = Attr { mode: entry.type_ << 12, ..Attr::default() };
+                            (entry.ino, attr, Duration::ZERO)
+                        }
+                        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+                        // Without a node the entry would have no number, and programs would not
+                        // see it: better none than a directory that seems to have fewer.
+                        Err(_) if added => break,
+                        Err(error) => return reply.error(as_errno(error)),
                     };
-                    let ino = if node == 0 { entry.ino } else { node };
-                    let (attr, generation) = (to_fuse(node, &attr), Generation(0));
-                    let place = (INodeNo(ino), entry.offset);
-                    if reply.add(place.0, place.1, name, &Duration::ZERO, &attr, generation) {
-                        if node != 0 {
-                            self.0.forget(ctx, node, 1);
+                    let attr = to_fuse(node, &attr);
+                    let place = (attr.ino, entry.offset);
+                    if reply.add(place.0, place.1, name, &timeout, &attr, Generation(0)) {
+                        if let Ok(Some(found)) = found {
+                            self.0.forget(ctx, found.inode, 1);
                         }
                         break;
                     }
+                    added = true;
                 }
                 reply.ok();
             }

@@ -11,8 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use codeagent_fs::Cache;
 use codeagent_interceptor::{EngineConfig, UndoEngine, UndoError};
-use codeagent_mount::{Mount, MountOptions, Unmounted, recover};
-use rustix::process::{Resource, Rlimit};
+use codeagent_mount::{Mount, MountOptions, Unmounted, raise_descriptor_limit, recover};
 
 /// How a detached process tells the one that started it that the mount is there.
 const READY: &str = "ready";
@@ -193,14 +192,6 @@ fn let_go_of_the_terminal() -> Result<()> {
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)?;
     Ok(())
-}
-
-/// One descriptor is kept for each file the kernel knows.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    // If it cannot be raised, the filesystem keeps within what there is.
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let _ = rustix::process::setrlimit(Resource::Nofile, raised);
 }
 
 #[expect(clippy::print_stderr, reason = "it is for people")]

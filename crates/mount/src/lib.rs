@@ -3,10 +3,14 @@
 
 mod adapter;
 mod attributes;
+mod descriptors;
 mod mounted;
+mod plain;
 mod replies;
 mod stale;
 mod transfer;
 
+pub use descriptors::raise_descriptor_limit;
 pub use mounted::{Mount, MountOptions, Unmounted};
-pub use stale::recover;
+pub use plain::PlainMount;
+pub use stale::{recover, unmount};

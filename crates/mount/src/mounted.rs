@@ -61,11 +61,8 @@ pub struct Mount {
 
 impl Mount {
     pub fn start(options: &MountOptions, engine: Arc<UndoEngine>) -> io::Result<Self> {
-        let mut config = FsConfig::new(&options.source);
-        config.cache = options.cache;
-        config.read_only = options.read_only;
         // Before anything is mounted: the source may be about to disappear below the mount.
-        let fs = Arc::new(InterceptedFs::new(&config, Arc::clone(&engine))?);
+        let fs = Arc::new(InterceptedFs::new(&fs_config(options), Arc::clone(&engine))?);
         let mount_point = options.mount_point.canonicalize()?;
         let adapter = Adapter(Arc::clone(&fs));
         let session = Session::new(adapter, &mount_point, &fuse_config(options))?.spawn()?;
@@ -146,7 +143,14 @@ impl fmt::Debug for Mount {
     }
 }
 
-fn fuse_config(options: &MountOptions) -> Config {
+pub(crate) fn fs_config(options: &MountOptions) -> FsConfig {
+    let mut config = FsConfig::new(&options.source);
+    config.cache = options.cache;
+    config.read_only = options.read_only;
+    config
+}
+
+pub(crate) fn fuse_config(options: &MountOptions) -> Config {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("codeagent".into()),
