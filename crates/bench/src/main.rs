@@ -6,6 +6,7 @@ mod engine;
 mod fs;
 mod groups;
 mod noise;
+mod one_core;
 mod place;
 mod sample;
 mod shadow_git;

@@ -18,11 +18,13 @@ const MODULES: usize = 20;
 
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     require("cargo")?;
+    let mut sides = Side::prepare(bench, 512 << 20, |work| {
+        (0..bench.repetitions).try_for_each(|round| make_crate(&work.join(round.to_string())))
+    })?;
     let mut build = Times::default();
-    rounds(bench.repetitions, |kind| {
-        let mut side =
-            Side::prepare(bench.place, bench.settings, kind, 256 << 20, make_crate)?;
-        build.push(kind, side.step(cargo_build)?);
+    rounds(&mut sides, bench.repetitions, |side, round| {
+        let time = side.step(|dir| cargo_build(&dir.join(round.to_string())))?;
+        build.push(side.kind(), time);
         Ok(())
     })?;
     Ok(build.rows("cargo build of 20 modules", WRITES).into())
@@ -37,8 +39,8 @@ fn cargo_build(dir: &Path) -> Result<()> {
 
 fn make_crate(root: &Path) -> Result<()> {
     let manifest = "[package]\nname = \"sample\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n";
+    fs::create_dir_all(root.join("src"))?;
     fs::write(root.join("Cargo.toml"), manifest)?;
-    fs::create_dir(root.join("src"))?;
     let mut main = String::new();
     for module in 0..MODULES {
         writeln!(main, "mod module_{module};")?;

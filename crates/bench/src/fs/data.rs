@@ -1,6 +1,6 @@
 //! The content of one large file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -13,23 +13,26 @@ use super::Bench;
 use super::side::Side;
 use super::times::{READS, Times, WRITES, rounds};
 use crate::noise::{Noise, incompressible};
+use crate::one_core::OneCore;
 use crate::table::Row;
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 256 * MIB;
-const OVERWRITES: usize = 10_000;
+const OVERWRITES: usize = 2_000;
 const OVERWRITTEN: u64 = 4096;
 const READINGS: usize = 4;
 
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
+    let _one_core = OneCore::keep()?;
     let chunk = incompressible(MIB as usize);
+    let mut sides =
+        Side::prepare(bench, 4 * SIZE, |work| write_all(&work.join("old"), &chunk))?;
     let (mut write, mut overwrite) = <(Times, Times)>::default();
     let (mut uncached, mut cached) = <(Times, Times)>::default();
-    rounds(bench.repetitions, |kind| {
-        let mut side = Side::prepare(bench.place, bench.settings, kind, 4 * SIZE, |work| {
-            write_all(&work.join("old"), &chunk)
-        })?;
+    rounds(&mut sides, bench.repetitions, |side, _| {
+        let kind = side.kind();
         write.push(kind, side.step(|dir| write_all(&dir.join("new"), &chunk))?);
+        side.step(|dir| Ok(fs::remove_file(dir.join("new"))?))?;
         let old = File::open(side.dir().join("old"))?;
         // Natively on tmpfs this changes nothing: there is no other place for the bytes.
         rustix::fs::fadvise(&old, 0, None, Advice::DontNeed)?;
@@ -45,7 +48,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     })?;
     let mut rows = Vec::new();
     rows.extend(write.rows("write 256 MiB", WRITES));
-    rows.extend(overwrite.rows("overwrite 10,000 × 4 KiB of 256 MiB", WRITES));
+    rows.extend(overwrite.rows("overwrite 2,000 × 4 KiB of 256 MiB", WRITES));
     rows.extend(uncached.rows("read 256 MiB, not cached", READS));
     rows.extend(cached.rows("read 256 MiB 4 times, cached", READS));
     Ok(rows)

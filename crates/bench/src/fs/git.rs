@@ -7,31 +7,28 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::Bench;
-use super::programs::{copy_into, git};
+use super::programs::{copy_into, git, require};
 use super::side::Side;
 use super::times::{READS, Times, WRITES, rounds};
+use crate::one_core::OneCore;
 use crate::table::Row;
 use crate::tree::{Tree, host_path};
 
-const STATUSES: usize = 3;
-
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
+    require("git")?;
+    let _one_core = OneCore::keep()?;
     let tree = Tree::new(10_000, 2048)?;
     let original = bench.place.scratch(256 << 20)?;
     make_repository(&original.work(), &tree)?;
+    let mut sides =
+        Side::prepare(bench, 256 << 20, |work| copy_into(&original.work(), work))?;
     let (mut status, mut checkout) = <(Times, Times)>::default();
-    rounds(bench.repetitions, |kind| {
-        let mut side = Side::prepare(bench.place, bench.settings, kind, 256 << 20, |work| {
-            copy_into(&original.work(), work)
-        })?;
+    rounds(&mut sides, bench.repetitions, |side, _| {
+        let (kind, dir) = (side.kind(), side.dir());
         // Warm: git has seen the files here, and keeps in its index what it saw.
-        let dir = side.dir();
         side.step(|dir| git(dir, ["status", "--porcelain"]))?;
-        git(&dir, ["--no-optional-locks", "status", "--porcelain"])?;
         let started = Instant::now();
-        for _ in 0..STATUSES {
-            git(&dir, ["--no-optional-locks", "status", "--porcelain"])?;
-        }
+        git(&dir, ["--no-optional-locks", "status", "--porcelain"])?;
         status.push(kind, started.elapsed());
         let time = side.step(|dir| {
             git(dir, ["checkout", "--quiet", "other"])?;
@@ -41,7 +38,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
         Ok(())
     })?;
     let mut rows = Vec::new();
-    rows.extend(status.rows("git status of 10,000, warm, 3 times", READS));
+    rows.extend(status.rows("git status of 10,000, warm", READS));
     rows.extend(checkout.rows("git checkout of 1,200 of 10,000, and back", WRITES));
     Ok(rows)
 }

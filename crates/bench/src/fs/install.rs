@@ -19,13 +19,19 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     let packed = bench.place.scratch(256 << 20)?;
     pack_dependency(&packed.work())?;
     let archive = packed.work().join("dependency-1.0.0.tgz");
+    let mut sides = Side::prepare(bench, 512 << 20, |work| {
+        (0..bench.repetitions).try_for_each(|round| {
+            let dir = work.join(round.to_string());
+            fs::create_dir(&dir)?;
+            let manifest = "{\"name\": \"sample\", \"version\": \"1.0.0\"}";
+            Ok(fs::write(dir.join("package.json"), manifest)?)
+        })
+    })?;
     let mut install = Times::default();
-    rounds(bench.repetitions, |kind| {
-        let mut side = Side::prepare(bench.place, bench.settings, kind, 256 << 20, |work| {
-            Ok(fs::write(work.join("package.json"), "{\"name\": \"sample\", \"version\": \"1.0.0\"}")?)
-        })?;
-        let cache = side.beside("npm-cache");
-        install.push(kind, side.step(|dir| npm_install(dir, &cache, &archive))?);
+    rounds(&mut sides, bench.repetitions, |side, round| {
+        let cache = side.beside(&format!("npm-cache-{round}"));
+        let time = side.step(|dir| npm_install(&dir.join(round.to_string()), &cache, &archive))?;
+        install.push(side.kind(), time);
         Ok(())
     })?;
     Ok(install.rows("npm install of 3,000 files", WRITES).into())

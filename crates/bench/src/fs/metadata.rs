@@ -10,37 +10,46 @@ use anyhow::{Result, ensure};
 use super::Bench;
 use super::side::Side;
 use super::times::{READS, Times, WRITES, rounds};
+use crate::one_core::OneCore;
 use crate::table::Row;
 use crate::tree::{Tree, host_path};
 
+const FILES: usize = 1_000;
 const LISTINGS: usize = 5;
 
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
-    // Small enough for a mount that may keep no more than 20,000 files open, as FUSE makes it.
-    let tree = Tree::new(8_000, 1024)?;
+    let _one_core = OneCore::keep()?;
+    let tree = Tree::new(FILES, 1024)?;
     let content = tree.content(1);
+    let count = 3 * bench.repetitions;
+    let mut sides = Side::prepare(bench, 256 << 20, |work| {
+        (0..count).try_for_each(|round| {
+            tree.make_dirs(&work.join(format!("new_{round}")))?;
+            tree.fill(&work.join(format!("old_{round}")))
+        })
+    })?;
     let (mut create, mut stat, mut list, mut unlink) = <(Times, Times, Times, Times)>::default();
-    rounds(bench.repetitions, |kind| {
-        let mut side = Side::prepare(bench.place, bench.settings, kind, 128 << 20, |work| {
-            tree.make_dirs(&work.join("new"))?;
-            tree.fill(&work.join("old"))
-        })?;
-        create.push(kind, side.step(|dir| create_all(&dir.join("new"), &tree, &content))?);
-        let old = side.dir().join("old");
+    rounds(&mut sides, count, |side, round| {
+        let kind = side.kind();
+        let (old, new) = (format!("old_{round}"), format!("new_{round}"));
+        create.push(kind, side.step(|dir| create_all(&dir.join(&new), &tree, &content))?);
+        let full = side.dir().join(&old);
         let started = Instant::now();
-        list_all(&old, &tree)?;
+        list_all(&full, &tree)?;
         list.push(kind, started.elapsed());
         let started = Instant::now();
-        stat_all(&old, &tree)?;
+        stat_all(&full, &tree)?;
         stat.push(kind, started.elapsed());
-        unlink.push(kind, side.step(|dir| unlink_all(&dir.join("old"), &tree))?);
+        unlink.push(kind, side.step(|dir| unlink_all(&dir.join(&old), &tree))?);
+        // FUSE alone keeps every file open that the kernel knows.
+        side.step(|dir| unlink_all(&dir.join(&new), &tree))?;
         Ok(())
     })?;
     let mut rows = Vec::new();
-    rows.extend(create.rows("create 8,000 × 1 KiB", WRITES));
-    rows.extend(stat.rows("stat 8,000", READS));
-    rows.extend(list.rows("list 80 directories of 100, 5 times", READS));
-    rows.extend(unlink.rows("unlink 8,000", WRITES));
+    rows.extend(create.rows("create 1,000 × 1 KiB", WRITES));
+    rows.extend(stat.rows("stat 1,000", READS));
+    rows.extend(list.rows("list 10 directories of 100, 5 times", READS));
+    rows.extend(unlink.rows("unlink 1,000", WRITES));
     Ok(rows)
 }
 

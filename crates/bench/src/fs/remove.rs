@@ -8,26 +8,26 @@ use super::Bench;
 use super::programs::{copy_into, remove_all};
 use super::side::{Kind, Side};
 use super::times::{Times, rounds};
+use crate::one_core::OneCore;
 use crate::sample::Samples;
 use crate::table::{Bar, Row};
 use crate::tree::{Tree, host_path};
 
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     let tree = Tree::new(20_000, 4096)?;
+    let _one_core = OneCore::keep()?;
+    let original = bench.place.scratch(256 << 20)?;
+    tree.fill(&original.work())?;
+    let original_dir = original.work();
+    let mut sides = Side::prepare(bench, 512 << 20, |work| copy_into(&original_dir, work))?;
     let (mut removed, mut copied, mut undone) = <(Times, Samples, Samples)>::default();
-    rounds(bench.repetitions, |kind| {
-        let mut side =
-            Side::prepare(bench.place, bench.settings, kind, 512 << 20, |work| tree.fill(work))?;
-        let copy = side.beside("copy");
-        if kind == Kind::Native {
-            fs::create_dir(&copy)?;
-            copy_into(&side.host_dir(), &copy)?;
-        }
-        removed.push(kind, side.step(remove_all)?);
-        ensure!(fs::read_dir(side.host_dir())?.next().is_none(), "something was left");
-        match kind {
-            Kind::Native => copied.time(|| copy_into(&copy, &side.host_dir()))?,
-            Kind::Plain => return Ok(()),
+    rounds(&mut sides, bench.repetitions, |side, _| {
+        let host = side.host_dir();
+        removed.push(side.kind(), side.step(remove_all)?);
+        ensure!(fs::read_dir(&host)?.next().is_none(), "something was left");
+        match side.kind() {
+            Kind::Native => copied.time(|| copy_into(&original_dir, &host))?,
+            Kind::Plain => copy_into(&original_dir, &host)?,
             Kind::Ours => undone.push(side.undo()?),
         }
         let last = tree.files.len() - 1;

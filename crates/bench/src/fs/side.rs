@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::Bench;
 use super::serve::DONE;
 use super::settings::Settings;
-use crate::place::{MOUNT_POINT, Place, Scratch};
+use crate::place::{MOUNT_POINT, Scratch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -34,21 +35,27 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// A folder that `fill` has filled before it is served, so that nothing of it is cached.
+    /// All three, each with a folder that `fill` has filled before it is served, so that nothing
+    /// of it is cached.
     pub(super) fn prepare(
-        place: &Place,
-        settings: &Settings,
-        kind: Kind,
+        bench: &Bench<'_>,
         needed_bytes: u64,
-        fill: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<Self> {
-        let scratch = place.scratch(needed_bytes)?;
-        fill(&scratch.work())?;
-        let server = match kind {
-            Kind::Native => None,
-            Kind::Plain | Kind::Ours => Some(Server::start(&scratch, settings, kind)?),
-        };
-        Ok(Self { server, scratch, kind })
+        fill: impl Fn(&Path) -> Result<()>,
+    ) -> Result<[Self; 3]> {
+        let [native, plain, ours] = Kind::ALL.map(|kind| -> Result<Self> {
+            let scratch = bench.place.scratch(needed_bytes)?;
+            fill(&scratch.work())?;
+            let server = match kind {
+                Kind::Native => None,
+                Kind::Plain | Kind::Ours => Some(Server::start(&scratch, bench.settings, kind)?),
+            };
+            Ok(Self { server, scratch, kind })
+        });
+        Ok([native?, plain?, ours?])
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// Where the work is done.

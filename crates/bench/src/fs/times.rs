@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::side::Kind;
+use super::side::{Kind, Side};
 use crate::sample::Samples;
 use crate::table::{Bar, Row};
 
@@ -39,11 +39,16 @@ impl Times {
 }
 
 /// Runs `work` on every side, as often as asked for, and begins with another one each time.
-pub(super) fn rounds(repetitions: u32, mut work: impl FnMut(Kind) -> Result<()>) -> Result<()> {
-    let mut order = Kind::ALL;
-    for _ in 0..repetitions {
-        order.into_iter().try_for_each(&mut work)?;
-        order.rotate_left(1);
+pub(super) fn rounds(
+    sides: &mut [Side; 3],
+    count: u32,
+    mut work: impl FnMut(&mut Side, u32) -> Result<()>,
+) -> Result<()> {
+    for round in 0..count {
+        for turn in 0..sides.len() {
+            let next = (round as usize + turn) % sides.len();
+            work(&mut sides[next], round)?;
+        }
     }
     Ok(())
 }
