@@ -1,10 +1,11 @@
 //! Open handles: how many there are, and which file is behind those that can write.
 
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_interceptor::FileId;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
@@ -14,11 +15,18 @@ pub(crate) struct Handles {
     limit: u64,
     /// Known from the open on, so that a repeated write needs no look at the file.
     writable: RwLock<Map<u64, FileId>>,
+    /// How many handles each inode has; files only.
+    of_inodes: Mutex<Map<u64, usize>>,
 }
 
 impl Handles {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { open: AtomicU64::new(0), limit, writable: RwLock::default() }
+        Self {
+            open: AtomicU64::new(0),
+            limit,
+            writable: RwLock::default(),
+            of_inodes: Mutex::default(),
+        }
     }
 
     /// Runs `open` if one more handle is allowed.
@@ -32,6 +40,25 @@ impl Handles {
 
     pub(crate) fn closed(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A file was opened, and clients know the handle.
+    pub(crate) fn opened(&self, inode: u64) {
+        *self.of_inodes.lock().entry(inode).or_default() += 1;
+    }
+
+    pub(crate) fn released(&self, inode: u64) {
+        if let Entry::Occupied(mut handles) = self.of_inodes.lock().entry(inode) {
+            *handles.get_mut() -= 1;
+            if *handles.get() == 0 {
+                handles.remove();
+            }
+        }
+        self.closed();
+    }
+
+    pub(crate) fn open_inodes(&self) -> Vec<u64> {
+        self.of_inodes.lock().keys().copied().collect()
     }
 
     pub(crate) fn remember(&self, handle: u64, file: FileId) {
@@ -51,6 +78,7 @@ impl Handles {
     pub(crate) fn clear(&self) {
         self.open.store(0, Ordering::Relaxed);
         self.writable.write().clear();
+        self.of_inodes.lock().clear();
     }
 }
 

@@ -13,3 +13,4 @@ mod paths;
 mod thread;
 
 pub use intercepted::{Cache, FsConfig, InterceptedFs, Plain};
+pub use paths::Name;

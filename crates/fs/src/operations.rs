@@ -70,6 +70,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
 
     fn lookup(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<Entry> {
         check_name(name)?;
+        self.give_way();
         loop {
             let since = self.paths.since();
             let entry = self.fs.lookup(ctx, parent, name)?;
@@ -172,7 +173,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     ) -> io::Result<()> {
         self.fs.release(ctx, inode, flags, handle, flush, flock_release, lock_owner)?;
         self.handles.forget(handle);
-        self.handles.closed();
+        self.handles.released(inode);
         Ok(())
     }
 

@@ -25,6 +25,16 @@ pub trait EventSink: Send + Sync {
     fn event(&self, event: EngineEvent);
 }
 
+/// Shows the working directory to others, who may have to be told when it changes.
+pub trait Onlooker: Send + Sync {
+    /// The engine has changed the working directory of its own accord: undo, redo, restore,
+    /// adoption, a step taken back. No lock is held.
+    ///
+    /// `in_request`: in a thread of the front end that is serving a request. It must not wait for
+    /// those it serves, or they could wait for each other.
+    fn changed(&self, in_request: bool);
+}
+
 /// Nobody listens.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IgnoreEvents;

@@ -27,7 +27,7 @@ pub use engine::{
     StoreStatus, UndoEngine,
 };
 pub use error::{Result, UndoError};
-pub use events::{EngineEvent, EventSink, IgnoreEvents};
+pub use events::{EngineEvent, EventSink, IgnoreEvents, Onlooker};
 pub use host::FileId;
 pub use inspect::{Finding, VerifyReport, dump, verify};
 pub use interceptor::{Allocation, FileRef, Mutation, RenameMode, WriteInterceptor};

@@ -14,8 +14,8 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use virtiofsd::filesystem::{
-    Context, DirectoryIterator, Extensions, FileSystem, GetxattrReply, ListxattrReply,
-    SetxattrFlags,
+    Context, DirectoryIterator, Entry, Extensions, FileSystem, GetxattrReply, ListxattrReply,
+    SetattrValid, SetxattrFlags,
 };
 use virtiofsd::fuse::Attr;
 
@@ -29,19 +29,49 @@ use crate::transfer::{Incoming, Outgoing};
 const DIRECTORY_BYTES: u32 = 32 * 1024;
 
 /// What we use where the kernel has it.
-const WANTED: [InitFlags; 6] = [
+const WANTED: [InitFlags; 5] = [
     InitFlags::FUSE_AUTO_INVAL_DATA,
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_ASYNC_DIO,
+    // Otherwise the kernel asks for the file's capabilities before every write.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
 ];
 
-pub(crate) struct Adapter<F>(pub(crate) Arc<F>);
+/// Attributes come with names, where the kernel may keep them: otherwise they would be for nothing.
+const WANTED_WITH_CACHE: [InitFlags; 2] =
+    [InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO];
+
+/// A filesystem, as the kernel is to see it.
+pub(crate) struct Adapter<F> {
+    pub(crate) fs: Arc<F>,
+    /// The kernel may keep names and attributes for a while.
+    pub(crate) caches_names: bool,
+    /// How long attributes of a directory that come with its name are kept at least.
+    pub(crate) keeps_directories: Duration,
+    /// Closing a file can fail, and may have to be passed on.
+    pub(crate) flushes: bool,
+}
+
+impl<F> Adapter<F> {
+    fn reply_entry(&self, reply: ReplyEntry, outcome: Answer<Entry>) {
+        let kept = outcome.map(|entry| {
+            let is_dir = entry.attr.mode & libc::S_IFMT == libc::S_IFDIR;
+            let least = if is_dir { self.keeps_directories } else { Duration::ZERO };
+            Entry { attr_timeout: entry.attr_timeout.max(least), ..entry }
+        });
+        reply_entry(reply, kept);
+    }
+}
 
 fn c_string(name: &OsStr) -> Answer<CString> {
     CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
+}
+
+/// Whether a file that this user changes is no longer set-user-id, which the host does by itself
+/// unless we are root and he is not.
+fn loses_privileges(request: &Request) -> bool {
+    request.uid() != 0
 }
 
 fn context(request: &Request) -> Context {
@@ -57,24 +87,25 @@ where
     F: FileSystem<Inode = u64, Handle = u64> + Send + Sync + 'static,
 {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in WANTED {
+        let with_cache = WANTED_WITH_CACHE.iter().filter(|_| self.caches_names);
+        for &flag in WANTED.iter().chain(with_cache) {
             let _ = config.add_capabilities(flag); // an older kernel lacks some
         }
         Ok(())
     }
 
     fn destroy(&mut self) {
-        self.0.destroy();
+        self.fs.destroy();
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = c_string(name)
-            .and_then(|name| self.0.lookup(context(request), parent.0, &name).map_err(errno));
-        reply_entry(reply, found);
+            .and_then(|name| self.fs.lookup(context(request), parent.0, &name).map_err(errno));
+        self.reply_entry(reply, found);
     }
 
     fn forget(&self, request: &Request, inode: INodeNo, count: u64) {
-        self.0.forget(context(request), inode.0, count);
+        self.fs.forget(context(request), inode.0, count);
     }
 
     fn getattr(
@@ -84,7 +115,7 @@ where
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let outcome = self.0.getattr(context(request), inode.0, handle.map(|handle| handle.0));
+        let outcome = self.fs.getattr(context(request), inode.0, handle.map(|handle| handle.0));
         reply_attr(reply, inode, outcome);
     }
 
@@ -106,14 +137,15 @@ where
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (wanted, valid) = Wish { mode, uid, gid, size, atime, mtime }.to_request();
+        let (wanted, mut valid) = Wish { mode, uid, gid, size, atime, mtime }.to_request();
+        valid.set(SetattrValid::KILL_SUIDGID, size.is_some() && loses_privileges(request));
         let handle = handle.map(|handle| handle.0);
-        let outcome = self.0.setattr(context(request), inode.0, wanted, handle, valid);
+        let outcome = self.fs.setattr(context(request), inode.0, wanted, handle, valid);
         reply_attr(reply, inode, outcome);
     }
 
     fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
-        match self.0.readlink(context(request), inode.0) {
+        match self.fs.readlink(context(request), inode.0) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(error)),
         }
@@ -132,9 +164,9 @@ where
         let extensions = Extensions::default();
         let made = c_string(name).and_then(|name| {
             let ctx = context(request);
-            self.0.mknod(ctx, parent.0, &name, mode, rdev, umask, extensions).map_err(errno)
+            self.fs.mknod(ctx, parent.0, &name, mode, rdev, umask, extensions).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn mkdir(
@@ -149,9 +181,9 @@ where
         let extensions = Extensions::default();
         let made = c_string(name).and_then(|name| {
             let ctx = context(request);
-            self.0.mkdir(ctx, parent.0, &name, mode, umask, extensions).map_err(errno)
+            self.fs.mkdir(ctx, parent.0, &name, mode, umask, extensions).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn symlink(
@@ -165,9 +197,9 @@ where
         let made = c_string(name).and_then(|name| {
             let target = c_string(target.as_os_str())?;
             let (ctx, extensions) = (context(request), Extensions::default());
-            self.0.symlink(ctx, &target, parent.0, &name, extensions).map_err(errno)
+            self.fs.symlink(ctx, &target, parent.0, &name, extensions).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn link(
@@ -179,20 +211,20 @@ where
         reply: ReplyEntry,
     ) {
         let made = c_string(name).and_then(|name| {
-            self.0.link(context(request), inode.0, parent.0, &name).map_err(errno)
+            self.fs.link(context(request), inode.0, parent.0, &name).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = c_string(name)
-            .and_then(|name| self.0.unlink(context(request), parent.0, &name).map_err(errno));
+            .and_then(|name| self.fs.unlink(context(request), parent.0, &name).map_err(errno));
         reply_empty(reply, removed);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = c_string(name)
-            .and_then(|name| self.0.rmdir(context(request), parent.0, &name).map_err(errno));
+            .and_then(|name| self.fs.rmdir(context(request), parent.0, &name).map_err(errno));
         reply_empty(reply, removed);
     }
 
@@ -209,7 +241,7 @@ where
         let renamed = c_string(name).and_then(|name| {
             let new_name = c_string(new_name)?;
             let ctx = context(request);
-            self.0
+            self.fs
                 .rename(ctx, parent.0, &name, new_parent.0, &new_name, flags.bits())
                 .map_err(errno)
         });
@@ -217,7 +249,8 @@ where
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply_open(reply, self.0.open(context(request), inode.0, false, flags.0 as u32));
+        let kill_priv = loses_privileges(request);
+        reply_open(reply, self.fs.open(context(request), inode.0, kill_priv, flags.0 as u32));
     }
 
     fn create(
@@ -231,10 +264,11 @@ where
         reply: ReplyCreate,
     ) {
         let extensions = Extensions::default();
+        let kill_priv = loses_privileges(request);
         let created = c_string(name).and_then(|name| {
             let ctx = context(request);
-            self.0
-                .create(ctx, parent.0, &name, mode, false, flags as u32, umask, extensions)
+            self.fs
+                .create(ctx, parent.0, &name, mode, kill_priv, flags as u32, umask, extensions)
                 .map_err(errno)
         });
         match created {
@@ -263,7 +297,7 @@ where
         let mut bytes = Vec::new();
         let into = Incoming(&mut bytes);
         let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
-        let read = self.0.read(ctx, inode.0, handle.0, into, size, offset, owner, flags.0 as u32);
+        let read = self.fs.read(ctx, inode.0, handle.0, into, size, offset, owner, flags.0 as u32);
         match read {
             Ok(_) => reply.data(&bytes),
             Err(error) => reply.error(errno(error)),
@@ -286,9 +320,10 @@ where
         let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
         // From the page cache, as of a mapping: it arrives later, and where it is to go.
         let delayed = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let from = Outgoing(data);
+        let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let (fs, from) = (&self.fs, Outgoing(data));
         let written =
-            self.0.write(ctx, inode.0, handle.0, from, size, offset, owner, delayed, false, flags);
+            fs.write(ctx, inode.0, handle.0, from, size, offset, owner, delayed, kill_priv, flags);
         reply_written(reply, written);
     }
 
@@ -300,7 +335,10 @@ where
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let flushed = self.0.flush(context(request), inode.0, handle.0, owner.0);
+        if !self.flushes {
+            return reply.error(Errno::ENOSYS); // the kernel does not ask again
+        }
+        let flushed = self.fs.flush(context(request), inode.0, handle.0, owner.0);
         reply_empty(reply, flushed.map_err(errno));
     }
 
@@ -316,7 +354,7 @@ where
     ) {
         let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
         let flags = flags.0 as u32;
-        let released = self.0.release(ctx, inode.0, flags, handle.0, flush, false, owner);
+        let released = self.fs.release(ctx, inode.0, flags, handle.0, flush, false, owner);
         reply_empty(reply, released.map_err(errno));
     }
 
@@ -328,12 +366,12 @@ where
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let synced = self.0.fsync(context(request), inode.0, datasync, handle.0);
+        let synced = self.fs.fsync(context(request), inode.0, datasync, handle.0);
         reply_empty(reply, synced.map_err(errno));
     }
 
     fn opendir(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply_open(reply, self.0.opendir(context(request), inode.0, flags.0 as u32));
+        reply_open(reply, self.fs.opendir(context(request), inode.0, flags.0 as u32));
     }
 
     fn readdir(
@@ -345,7 +383,7 @@ where
         mut reply: ReplyDirectory,
     ) {
         let ctx = context(request);
-        match self.0.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
+        match self.fs.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
             Ok(mut entries) => {
                 while let Some(entry) = entries.next() {
                     let name = OsStr::from_bytes(entry.name.to_bytes());
@@ -370,14 +408,14 @@ where
     ) {
         let ctx = context(request);
         let mut added = false;
-        match self.0.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
+        match self.fs.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
             Ok(mut entries) => {
                 while let Some(entry) = entries.next() {
                     let name = OsStr::from_bytes(entry.name.to_bytes());
                     let found = match entry.name.to_bytes() {
                         // The kernel takes only the name and the number of these.
                         b"." | b".." => Ok(None),
-                        _ => self.0.lookup(ctx, inode.0, entry.name).map(Some),
+                        _ => self.fs.lookup(ctx, inode.0, entry.name).map(Some),
                     };
                     let (node, attr, timeout) = match &found {
                         Ok(Some(found)) => (found.inode, found.attr, found.entry_timeout),
@@ -395,7 +433,7 @@ where
                     let place = (attr.ino, entry.offset);
                     if reply.add(place.0, place.1, name, &timeout, &attr, Generation(0)) {
                         if let Ok(Some(found)) = found {
-                            self.0.forget(ctx, found.inode, 1);
+                            self.fs.forget(ctx, found.inode, 1);
                         }
                         break;
                     }
@@ -415,7 +453,7 @@ where
         flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        let released = self.0.releasedir(context(request), inode.0, flags.0 as u32, handle.0);
+        let released = self.fs.releasedir(context(request), inode.0, flags.0 as u32, handle.0);
         reply_empty(reply, released.map_err(errno));
     }
 
@@ -427,12 +465,12 @@ where
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let synced = self.0.fsyncdir(context(request), inode.0, datasync, handle.0);
+        let synced = self.fs.fsyncdir(context(request), inode.0, datasync, handle.0);
         reply_empty(reply, synced.map_err(errno));
     }
 
     fn statfs(&self, request: &Request, inode: INodeNo, reply: ReplyStatfs) {
-        match self.0.statfs(context(request), inode.0) {
+        match self.fs.statfs(context(request), inode.0) {
             Ok(st) => reply.statfs(
                 st.f_blocks,
                 st.f_bfree,
@@ -459,7 +497,7 @@ where
     ) {
         let set = c_string(name).and_then(|name| {
             let (ctx, none) = (context(request), SetxattrFlags::empty());
-            self.0.setxattr(ctx, inode.0, &name, value, flags as u32, none).map_err(errno)
+            self.fs.setxattr(ctx, inode.0, &name, value, flags as u32, none).map_err(errno)
         });
         reply_empty(reply, set);
     }
@@ -473,7 +511,7 @@ where
         reply: ReplyXattr,
     ) {
         let found = c_string(name).and_then(|name| {
-            self.0.getxattr(context(request), inode.0, &name, size).map_err(errno)
+            self.fs.getxattr(context(request), inode.0, &name, size).map_err(errno)
         });
         match found {
             Ok(GetxattrReply::Count(bytes)) => reply.size(bytes),
@@ -483,7 +521,7 @@ where
     }
 
     fn listxattr(&self, request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
-        match self.0.listxattr(context(request), inode.0, size) {
+        match self.fs.listxattr(context(request), inode.0, size) {
             Ok(ListxattrReply::Count(bytes)) => reply.size(bytes),
             Ok(ListxattrReply::Names(names)) => reply.data(&names),
             Err(error) => reply.error(errno(error)),
@@ -492,12 +530,12 @@ where
 
     fn removexattr(&self, request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = c_string(name)
-            .and_then(|name| self.0.removexattr(context(request), inode.0, &name).map_err(errno));
+            .and_then(|name| self.fs.removexattr(context(request), inode.0, &name).map_err(errno));
         reply_empty(reply, removed);
     }
 
     fn access(&self, request: &Request, inode: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let allowed = self.0.access(context(request), inode.0, mask.bits() as u32);
+        let allowed = self.fs.access(context(request), inode.0, mask.bits() as u32);
         reply_empty(reply, allowed.map_err(errno));
     }
 
@@ -512,7 +550,7 @@ where
         reply: ReplyEmpty,
     ) {
         let (ctx, mode) = (context(request), mode as u32);
-        let allocated = self.0.fallocate(ctx, inode.0, handle.0, mode, offset, length);
+        let allocated = self.fs.fallocate(ctx, inode.0, handle.0, mode, offset, length);
         reply_empty(reply, allocated.map_err(errno));
     }
 
@@ -526,7 +564,7 @@ where
         reply: ReplyLseek,
     ) {
         let ctx = context(request);
-        match self.0.lseek(ctx, inode.0, handle.0, offset as u64, whence as u32) {
+        match self.fs.lseek(ctx, inode.0, handle.0, offset as u64, whence as u32) {
             Ok(at) => reply.offset(at as i64),
             Err(error) => reply.error(errno(error)),
         }
@@ -545,10 +583,14 @@ where
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        if loses_privileges(request) {
+            // As a write, which says whether the file is to lose its privileges.
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let (from, to) = ((inode_in.0, handle_in.0), (inode_out.0, handle_out.0));
         let (ctx, flags) = (context(request), flags.bits());
         let copied = self
-            .0
+            .fs
             .copyfilerange(ctx, from.0, from.1, offset_in, to.0, to.1, offset_out, length, flags);
         reply_written(reply, copied);
     }

@@ -4,12 +4,15 @@
 mod adapter;
 mod attributes;
 mod descriptors;
+mod kernel_cache;
+mod local;
 mod mounted;
 mod plain;
 mod replies;
 mod stale;
 mod transfer;
 
+pub use codeagent_fs::Cache;
 pub use descriptors::raise_descriptor_limit;
 pub use mounted::{Mount, MountOptions, Unmounted};
 pub use plain::PlainMount;

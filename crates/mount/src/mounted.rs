@@ -8,11 +8,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use codeagent_fs::{Cache, FsConfig, InterceptedFs};
-use codeagent_interceptor::UndoEngine;
+use codeagent_interceptor::{Onlooker, UndoEngine};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 
 use crate::adapter::Adapter;
-use crate::stale;
+use crate::kernel_cache::KernelCache;
+use crate::{local, stale};
+
+/// The shortest time the kernel can keep attributes: until its clock ticks. A path is looked up name
+/// by name; without this, each directory on the way would be asked for a second time, for the
+/// permissions that came with its name.
+const ONE_TICK: Duration = Duration::from_nanos(1);
 
 /// How long an unmount waits for mutations that are on their way.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,7 +40,7 @@ impl MountOptions {
         Self {
             source: source.into(),
             mount_point: mount_point.into(),
-            cache: Cache::Auto,
+            cache: Cache::default(),
             read_only: false,
             threads: (2 * cores).clamp(4, 16),
         }
@@ -57,6 +63,8 @@ pub struct Mount {
     mount_point: PathBuf,
     /// Gone once the mount has ended.
     session: Option<BackgroundSession>,
+    /// Told by the engine what it changes.
+    _kernel_cache: Arc<KernelCache>,
 }
 
 impl Mount {
@@ -64,9 +72,13 @@ impl Mount {
         // Before anything is mounted: the source may be about to disappear below the mount.
         let fs = Arc::new(InterceptedFs::new(&fs_config(options), Arc::clone(&engine))?);
         let mount_point = options.mount_point.canonicalize()?;
-        let adapter = Adapter(Arc::clone(&fs));
+        let adapter = adapter(options, Arc::clone(&fs))?;
         let session = Session::new(adapter, &mount_point, &fuse_config(options))?.spawn()?;
-        Ok(Self { engine, fs, mount_point, session: Some(session) })
+        let kernel_cache = KernelCache::start(&fs, options.cache, session.notifier())?;
+        let onlooker: Arc<dyn Onlooker> = Arc::<KernelCache>::clone(&kernel_cache);
+        engine.set_onlooker(Arc::downgrade(&onlooker));
+        let session = Some(session);
+        Ok(Self { engine, fs, mount_point, session, _kernel_cache: kernel_cache })
     }
 
     pub fn mount_point(&self) -> &Path {
@@ -148,6 +160,17 @@ pub(crate) fn fs_config(options: &MountOptions) -> FsConfig {
     config.cache = options.cache;
     config.read_only = options.read_only;
     config
+}
+
+pub(crate) fn adapter<F>(options: &MountOptions, fs: Arc<F>) -> io::Result<Adapter<F>> {
+    let flushes = local::may_fail_to_close(&options.source)?;
+    let keeps_directories = match options.cache {
+        Cache::Never => Duration::ZERO,
+        Cache::Coherent => ONE_TICK,
+        Cache::Auto => Duration::ZERO, // the filesystem says how long
+    };
+    let caches_names = options.cache == Cache::Auto;
+    Ok(Adapter { fs, caches_names, keeps_directories, flushes })
 }
 
 pub(crate) fn fuse_config(options: &MountOptions) -> Config {

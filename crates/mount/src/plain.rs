@@ -9,8 +9,7 @@ use std::sync::Arc;
 use codeagent_fs::Plain;
 use fuser::{BackgroundSession, Session};
 
-use crate::adapter::Adapter;
-use crate::mounted::{MountOptions, fs_config, fuse_config};
+use crate::mounted::{MountOptions, adapter, fs_config, fuse_config};
 use crate::stale;
 
 /// A folder that is served as it is; nothing can be undone. Unmounted when it is dropped.
@@ -26,7 +25,7 @@ impl PlainMount {
     pub fn start(options: &MountOptions) -> io::Result<Self> {
         let Plain { fs, root } = Plain::new(&fs_config(options))?;
         let mount_point = options.mount_point.canonicalize()?;
-        let adapter = Adapter(Arc::new(fs));
+        let adapter = adapter(options, Arc::new(fs))?;
         let session = Session::new(adapter, &mount_point, &fuse_config(options))?.spawn()?;
         Ok(Self { mount_point, session: Some(session), _root: root })
     }

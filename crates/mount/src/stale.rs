@@ -19,7 +19,8 @@ pub fn recover(path: &Path) -> io::Result<bool> {
 }
 
 fn is_dead(path: &Path) -> bool {
-    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    // Not `stat`, which the kernel may answer from what it keeps.
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Takes a mount away; `lazy` also takes away what is still in use.

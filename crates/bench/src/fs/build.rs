@@ -38,7 +38,8 @@ fn cargo_build(dir: &Path) -> Result<()> {
 }
 
 fn make_crate(root: &Path) -> Result<()> {
-    let manifest = "[package]\nname = \"sample\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n";
+    let manifest =
+        "[package]\nname = \"sample\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n";
     fs::create_dir_all(root.join("src"))?;
     fs::write(root.join("Cargo.toml"), manifest)?;
     let mut main = String::new();
@@ -48,7 +49,10 @@ fn make_crate(root: &Path) -> Result<()> {
     }
     writeln!(main, "\nfn main() {{")?;
     for module in 0..MODULES {
-        writeln!(main, "    println!(\"{{:?}}\", module_{module}::Item_0::new({module}).double());")?;
+        writeln!(
+            main,
+            "    println!(\"{{:?}}\", module_{module}::Item_0::new({module}).double());"
+        )?;
     }
     writeln!(main, "}}")?;
     fs::write(root.join("src/main.rs"), main)?;
@@ -61,10 +65,16 @@ fn module_text(module: usize) -> Result<String> {
         writeln!(text, "\n#[derive(Debug, Clone, PartialEq)]\npub struct Item_{item} {{")?;
         writeln!(text, "    name: String,\n    values: Vec<usize>,\n}}\n")?;
         writeln!(text, "impl Item_{item} {{\n    pub fn new(count: usize) -> Self {{")?;
-        writeln!(text, "        let values = (0..count).map(|n| n * {module} + {item}).collect();")?;
+        writeln!(
+            text,
+            "        let values = (0..count).map(|n| n * {module} + {item}).collect();"
+        )?;
         writeln!(text, "        Self {{ name: format!(\"item {{count}}\"), values }}\n    }}\n")?;
         writeln!(text, "    pub fn double(&self) -> Self {{")?;
-        writeln!(text, "        let values = self.values.iter().map(|value| value * 2).collect();")?;
+        writeln!(
+            text,
+            "        let values = self.values.iter().map(|value| value * 2).collect();"
+        )?;
         writeln!(text, "        Self {{ name: self.name.clone(), values }}\n    }}\n}}")?;
     }
     Ok(text)

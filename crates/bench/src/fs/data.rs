@@ -25,8 +25,7 @@ const READINGS: usize = 4;
 pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     let _one_core = OneCore::keep()?;
     let chunk = incompressible(MIB as usize);
-    let mut sides =
-        Side::prepare(bench, 4 * SIZE, |work| write_all(&work.join("old"), &chunk))?;
+    let mut sides = Side::prepare(bench, 4 * SIZE, |work| write_all(&work.join("old"), &chunk))?;
     let (mut write, mut overwrite) = <(Times, Times)>::default();
     let (mut uncached, mut cached) = <(Times, Times)>::default();
     rounds(&mut sides, bench.repetitions, |side, _| {

@@ -20,8 +20,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     let tree = Tree::new(10_000, 2048)?;
     let original = bench.place.scratch(256 << 20)?;
     make_repository(&original.work(), &tree)?;
-    let mut sides =
-        Side::prepare(bench, 256 << 20, |work| copy_into(&original.work(), work))?;
+    let mut sides = Side::prepare(bench, 256 << 20, |work| copy_into(&original.work(), work))?;
     let (mut status, mut checkout) = <(Times, Times)>::default();
     rounds(&mut sides, bench.repetitions, |side, _| {
         let (kind, dir) = (side.kind(), side.dir());

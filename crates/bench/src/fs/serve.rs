@@ -6,9 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
-use codeagent_interceptor::{
-    ClosedStep, EngineConfig, RollbackOptions, StepRequest, UndoEngine,
-};
+use codeagent_interceptor::{ClosedStep, EngineConfig, RollbackOptions, StepRequest, UndoEngine};
 use codeagent_mount::{Mount, MountOptions, PlainMount, raise_descriptor_limit};
 
 use super::settings::Settings;

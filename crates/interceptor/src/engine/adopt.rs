@@ -55,6 +55,7 @@ impl UndoEngine {
         if self.config.read_only {
             return Err(UndoError::ReadOnly);
         }
+        let _told = self.tell_onlooker(false);
         let staging =
             Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
         loop {

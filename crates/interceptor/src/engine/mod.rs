@@ -37,6 +37,7 @@ mod state;
 mod steps;
 
 use std::collections::HashMap;
+use std::sync::Weak;
 use std::sync::atomic::AtomicBool;
 
 use codeagent_common::{ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId};
@@ -46,7 +47,7 @@ use crate::capture::{FreeSpace, Recorder, Workspace};
 use crate::clock::timestamp;
 use crate::config::EngineConfig;
 use crate::error::{Result, UndoError};
-use crate::events::EngineEvent;
+use crate::events::{EngineEvent, Onlooker};
 use crate::host::{Entry, Lender, Tree};
 use crate::ignored::Ignored;
 use crate::store::{
@@ -84,6 +85,7 @@ pub struct UndoEngine {
     safeguards: RwLock<SafeguardConfig>,
     ignored: Ignored,
     recovery: Option<RecoveryReport>,
+    onlooker: RwLock<Option<Weak<dyn Onlooker>>>,
 }
 
 impl std::fmt::Debug for UndoEngine {
@@ -148,6 +150,7 @@ impl UndoEngine {
             safeguards: RwLock::new(config.safeguards),
             ignored,
             recovery: None,
+            onlooker: RwLock::new(None),
             config,
         };
         if engine.state.get_mut().disabled.is_none() {
@@ -162,6 +165,16 @@ impl UndoEngine {
     /// What recovery did when this engine was opened, if there was anything to do.
     pub fn recovery(&self) -> Option<&RecoveryReport> {
         self.recovery.as_ref()
+    }
+
+    /// From now on `onlooker` is told what the engine changes by itself.
+    pub fn set_onlooker(&self, onlooker: Weak<dyn Onlooker>) {
+        *self.onlooker.write() = Some(onlooker);
+    }
+
+    /// To be made before the gate is locked, so that it is dropped after that.
+    fn tell_onlooker(&self, in_request: bool) -> TellOnDrop<'_> {
+        TellOnDrop { engine: self, in_request }
     }
 
     /// Answers an open safeguard question.
@@ -269,6 +282,21 @@ impl UndoEngine {
 
     fn now(&self) -> codeagent_common::Timestamp {
         timestamp(&self.config.clock)
+    }
+}
+
+/// Tells the onlooker that something may have changed, however it went.
+struct TellOnDrop<'e> {
+    engine: &'e UndoEngine,
+    in_request: bool,
+}
+
+impl Drop for TellOnDrop<'_> {
+    fn drop(&mut self) {
+        let onlooker = self.engine.onlooker.read().as_ref().and_then(Weak::upgrade);
+        if let Some(onlooker) = onlooker {
+            onlooker.changed(self.in_request);
+        }
     }
 }
 

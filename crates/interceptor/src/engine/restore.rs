@@ -61,6 +61,7 @@ impl UndoEngine {
     /// Brings `paths` back to what they were before `step`, whatever happened to them since.
     /// Everything else stays as it is.
     pub fn restore(&self, step: StepId, paths: &[RelPathBuf]) -> Result<RestoreReport> {
+        let _told = self.tell_onlooker(false);
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         self.end_ambient(state)?;

@@ -60,6 +60,7 @@ impl UndoEngine {
     /// Undoes the newest `count` steps. Either all of them are undone, or it ends at the boundary
     /// of the one that could not be, and the error ([`UndoError::Partly`]) names those that were.
     pub fn rollback(&self, count: usize, options: RollbackOptions) -> Result<RollbackReport> {
+        let _told = self.tell_onlooker(false);
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         self.end_ambient(state)?;
@@ -87,6 +88,7 @@ impl UndoEngine {
 
     /// Re-applies the `count` most recently undone steps.
     pub fn redo(&self, count: usize, options: RollbackOptions) -> Result<RollbackReport> {
+        let _told = self.tell_onlooker(false);
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         self.end_ambient(state)?;

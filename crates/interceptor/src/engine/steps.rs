@@ -93,6 +93,7 @@ impl UndoEngine {
 
     /// Takes back everything the open step did.
     pub fn abort_step(&self) -> Result<StepId> {
+        let _told = self.tell_onlooker(false);
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         let id = state.open.as_ref().ok_or(UndoError::NoStepOpen)?.id;
@@ -358,6 +359,7 @@ impl UndoEngine {
 
     /// Undoes a step whose safeguard was denied; it takes no more mutations until it is closed.
     pub(super) fn deny_open_step(&self, id: StepId, safeguard: SafeguardId) -> Result<()> {
+        let _told = self.tell_onlooker(true);
         let mut state = self.state.write();
         let Some(step) = state.open.as_ref().filter(|step| step.id == id) else {
             return Ok(());
