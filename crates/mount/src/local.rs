@@ -11,5 +11,5 @@ const LOCAL: [i64; 7] =
 /// Whether an error can wait until a file of this directory is closed.
 pub(crate) fn may_fail_to_close(directory: &Path) -> io::Result<bool> {
     let found = rustix::fs::statfs(directory)?.f_type;
-    Ok(!LOCAL.contains(&i64::from(found)))
+    Ok(!LOCAL.contains(&found))
 }
