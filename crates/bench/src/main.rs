@@ -3,6 +3,10 @@
 
 mod driver;
 mod engine;
+mod fs;
+mod groups;
+mod noise;
+mod one_core;
 mod place;
 mod sample;
 mod shadow_git;
@@ -15,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::groups::Group;
 use crate::place::Place;
 use crate::table::Report;
 
@@ -31,6 +36,16 @@ struct Args {
 enum Benchmark {
     /// The undo engine against bare operations, `cp -a` and a shadow git repository
     Engine(Options),
+    /// The mount against the same mount without interception, and the bare filesystem
+    Fs {
+        #[command(flatten)]
+        options: Options,
+        #[command(flatten)]
+        settings: fs::Settings,
+    },
+    /// Started by `fs`
+    #[command(hide = true)]
+    Serve(fs::serve::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -50,8 +65,12 @@ pub(crate) struct Options {
 }
 
 fn main() -> ExitCode {
-    let Benchmark::Engine(options) = Args::parse().benchmark;
-    match run(&options) {
+    let met = match Args::parse().benchmark {
+        Benchmark::Engine(options) => run(&options, &engine::groups(), !options.no_disk),
+        Benchmark::Fs { options, settings } => run(&options, &fs::groups(&settings), false),
+        Benchmark::Serve(args) => fs::serve::run(&args).map(|()| true),
+    };
+    match met {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -62,12 +81,12 @@ fn main() -> ExitCode {
 }
 
 /// Whether every bar that counts was met.
-fn run(options: &Options) -> Result<bool> {
+fn run(options: &Options, groups: &[Group<'_>], disk: bool) -> Result<bool> {
     place::clean_up_when_interrupted()?;
     let mut met = true;
-    for place in Place::all(options.no_disk) {
+    for place in Place::all(disk) {
         let report = match place {
-            Ok(place) => engine::measure(&place, options),
+            Ok(place) => groups::measure(&place, groups, options),
             Err(missing) => Report::not_measured(&missing),
         };
         let mut out = io::stdout().lock();

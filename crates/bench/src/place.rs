@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 use codeagent_interceptor::{EngineConfig, UndoEngine};
 use tempfile::TempDir;
 
+/// Where a folder is mounted, beside it.
+pub(crate) const MOUNT_POINT: &str = "mount";
+
 /// Directories that an interrupt must remove. Empty again when all scratches are dropped.
 static IN_USE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -20,6 +23,7 @@ pub(crate) fn clean_up_when_interrupted() -> Result<()> {
         INTERRUPTED.store(true, Ordering::Relaxed);
         let in_use = IN_USE.lock().map(|dirs| dirs.clone()).unwrap_or_default();
         for dir in in_use {
+            let _ = codeagent_mount::unmount(&dir.join(MOUNT_POINT), true); // if there is one
             // The measurement goes on meanwhile, and may put a file into a directory that has
             // just been emptied: try again until it is gone.
             for _ in 0..100 {
@@ -51,9 +55,9 @@ pub(crate) struct MissingPlace {
 }
 
 impl Place {
-    pub(crate) fn all(no_disk: bool) -> Vec<Result<Self, MissingPlace>> {
+    pub(crate) fn all(disk: bool) -> Vec<Result<Self, MissingPlace>> {
         let mut places = vec![Self::open("tmpfs", PathBuf::from("/dev/shm"), true)];
-        if !no_disk {
+        if disk {
             let dir = std::env::var_os("CODEAGENT_TEST_EXT4")
                 .map_or_else(std::env::temp_dir, PathBuf::from);
             places.push(Self::open("disk", dir, false));

@@ -26,6 +26,16 @@ impl Samples {
         sorted.sort();
         sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
+
+    /// How many times as long this took: the median over rounds, each compared within itself, so
+    /// that a machine that is slower for a while does not count.
+    pub(crate) fn ratio_to(&self, baseline: &Self) -> Option<f64> {
+        let rounds = self.0.iter().zip(&baseline.0);
+        let mut ratios: Vec<f64> =
+            rounds.map(|(ours, theirs)| ours.as_secs_f64() / theirs.as_secs_f64()).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios.get(ratios.len() / 2).copied()
+    }
 }
 
 /// Runs both sides `repetitions` times, in turn and beginning with the other one each time, so that

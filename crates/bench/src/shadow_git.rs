@@ -56,7 +56,7 @@ pub(crate) fn cp_a(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("cp").arg("-a").arg("--").arg(from).arg(to))
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(crate) fn run(command: &mut Command) -> Result<()> {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let line = words.collect::<Vec<_>>().join(OsStr::new(" ")).to_string_lossy().into_owned();
     let output = command

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::place::{MissingPlace, Place};
+use crate::sample::Samples;
 
 /// A measured value.
 #[derive(Debug, Clone, Copy)]
@@ -86,8 +87,8 @@ impl Bar {
     fn text(self) -> String {
         match self {
             Self::None => String::new(),
-            Self::RatioAtMost(bound) => format!("≤ {bound:.1}×"),
-            Self::RatioBelow(bound) => format!("< {bound:.1}×"),
+            Self::RatioAtMost(bound) => format!("≤ {bound}×"),
+            Self::RatioBelow(bound) => format!("< {bound}×"),
             Self::FasterTimes(bound) => format!("{bound:.0}× faster"),
             Self::AtMost(bound) => format!("≤ {}", bound.text()),
             Self::Below(bound) => format!("< {}", bound.text()),
@@ -103,12 +104,14 @@ pub(crate) struct Row {
     value: Value,
     /// What it is compared with.
     baseline: Option<(&'static str, Value)>,
+    /// Found by comparing rounds; otherwise it is that of the values.
+    ratio: Option<f64>,
     bar: Bar,
 }
 
 impl Row {
     pub(crate) fn new(name: impl Into<String>, value: Value, bar: Bar) -> Self {
-        Self { name: name.into(), value, baseline: None, bar }
+        Self { name: name.into(), value, baseline: None, ratio: None, bar }
     }
 
     pub(crate) fn time(name: impl Into<String>, time: Duration, bar: Bar) -> Self {
@@ -126,7 +129,23 @@ impl Row {
         self.against(name, Value::Time(baseline))
     }
 
+    /// Measured in rounds with what it is compared with.
+    pub(crate) fn compare(
+        name: impl Into<String>,
+        samples: &Samples,
+        bar: Bar,
+        baseline_name: &'static str,
+        baseline: &Samples,
+    ) -> Self {
+        let ratio = samples.ratio_to(baseline);
+        let row = Self::time(name, samples.median(), bar);
+        Self { ratio, ..row.against_time(baseline_name, baseline.median()) }
+    }
+
     fn ratio(&self) -> Option<f64> {
+        if self.ratio.is_some() {
+            return self.ratio;
+        }
         let (_, baseline) = self.baseline?;
         (baseline.number() > 0.0).then(|| self.value.number() / baseline.number())
     }

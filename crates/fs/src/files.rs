@@ -47,7 +47,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
 
     /// Makes the directory and those above it; those that exist already will do.
     pub fn make_dirs(&self, path: RelPath<'_>) -> io::Result<()> {
-        let mut at = self.root();
+        let mut at = self.known_root();
         for name in path.components() {
             let name = c_name(name)?;
             let made = self.mkdir(context(), at.inode, &name, NEW_DIR, umask(), no_extensions());
@@ -189,7 +189,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         names.and_then(|names| closed.map(|()| names))
     }
 
-    fn root(&self) -> Known<'_, I> {
+    fn known_root(&self) -> Known<'_, I> {
         Known { fs: self, inode: ROOT, is_dir: true }
     }
 
@@ -202,7 +202,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     }
 
     fn find(&self, path: RelPath<'_>) -> io::Result<Known<'_, I>> {
-        let mut at = self.root();
+        let mut at = self.known_root();
         for name in path.components() {
             at = self.step_into(&at, &c_name(name)?)?;
         }

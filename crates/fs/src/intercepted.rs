@@ -1,8 +1,9 @@
 //! The filesystem itself, and the questions it asks.
 
+use std::ffi::CString;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +20,35 @@ use virtiofsd::passthrough::{CachePolicy, Config, NegotiationMode, PassthroughFs
 use crate::handles::Handles;
 use crate::host_file;
 use crate::in_flight::{InFlight, Mutating};
-use crate::paths::PathMap;
+use crate::paths::{Name, PathMap};
 use crate::thread;
 
 /// Descriptors that are not given to clients: the engine needs some for itself.
 const RESERVED_DESCRIPTORS: u64 = 128;
 
-/// What clients may keep of a file's content.
+/// How long clients may keep names and attributes, where they may at all: so old can be what they
+/// see of a change that somebody makes on the host.
+const KEPT_FOR: Duration = Duration::from_secs(1);
+
+/// What clients may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cache {
-    /// As much as they like, but they ask about names and attributes each time. Coherent with
-    /// changes on the host, and shared mappings work.
-    #[default]
-    Auto,
     /// Nothing. Files cannot be mapped for writing.
     Never,
+    /// Contents, but they ask about names and attributes each time. Coherent with changes on the
+    /// host, and shared mappings work.
+    #[default]
+    Coherent,
+    /// Contents, names and attributes, the latter for at most a second. The transport has to tell
+    /// them what the engine changes.
+    Auto,
+}
+
+impl Cache {
+    fn timeout(self) -> Duration {
+        if self == Self::Auto { KEPT_FOR } else { Duration::ZERO }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -49,7 +63,50 @@ pub struct FsConfig {
 
 impl FsConfig {
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), cache: Cache::Auto, read_only: false, max_handles: 100_000 }
+        Self { root: root.into(), cache: Cache::default(), read_only: false, max_handles: 100_000 }
+    }
+}
+
+/// The filesystem below, by itself: what interception is measured against.
+pub struct Plain {
+    pub fs: PassthroughFs,
+    /// Open for as long as the filesystem finds its root through it.
+    pub root: OwnedFd,
+}
+
+impl Plain {
+    /// Opens `config.root`; what is mounted over it later does not matter.
+    pub fn new(config: &FsConfig) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&config.root, flags, Mode::empty())?;
+        let below = Config {
+            // Not the path itself: it need not be UTF-8, and may soon lead to our own mount.
+            root_dir: format!("/proc/self/fd/{}/.", root.as_raw_fd()),
+            entry_timeout: config.cache.timeout(),
+            attr_timeout: config.cache.timeout(),
+            cache_policy: match config.cache {
+                Cache::Coherent | Cache::Auto => CachePolicy::Auto,
+                Cache::Never => CachePolicy::Never,
+            },
+            xattr: true,
+            // With clients that check permissions themselves and leave the umask to us.
+            posix_acl: NegotiationMode::Auto,
+            killpriv_v2: true,
+            guest_fd_limit: client_descriptors(),
+            ..Config::default()
+        };
+        // In a thread of its own, because it sets the umask.
+        let made =
+            std::thread::spawn(move || thread::prepare().and_then(|()| PassthroughFs::new(below)));
+        let fs = made.join().map_err(|_| io::Error::other("the filesystem failed to start"))??;
+        fs.init(FsOptions::HANDLE_KILLPRIV_V2)?;
+        Ok(Self { fs, root })
+    }
+}
+
+impl fmt::Debug for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plain").field("root", &self.root).finish_non_exhaustive()
     }
 }
 
@@ -68,35 +125,15 @@ pub struct InterceptedFs<I> {
     pub(crate) names: RwLock<()>,
     /// The filesystem of the root.
     device: u64,
+    cache: Cache,
     /// Open for as long as the filesystem below finds its root through it.
-    _root: OwnedFd,
+    root: OwnedFd,
 }
 
 impl<I: WriteInterceptor> InterceptedFs<I> {
     /// Opens `config.root`; what is mounted over it later does not matter.
     pub fn new(config: &FsConfig, interceptor: Arc<I>) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(&config.root, flags, Mode::empty())?;
-        let below = Config {
-            // Not the path itself: it need not be UTF-8, and may soon lead to our own mount.
-            root_dir: format!("/proc/self/fd/{}/.", root.as_raw_fd()),
-            entry_timeout: Duration::ZERO,
-            attr_timeout: Duration::ZERO,
-            cache_policy: match config.cache {
-                Cache::Auto => CachePolicy::Auto,
-                Cache::Never => CachePolicy::Never,
-            },
-            xattr: true,
-            // With clients that check permissions themselves and leave the umask to us.
-            posix_acl: NegotiationMode::Auto,
-            guest_fd_limit: descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS),
-            ..Config::default()
-        };
-        // In a thread of its own, because it sets the umask.
-        let made =
-            std::thread::spawn(move || thread::prepare().and_then(|()| PassthroughFs::new(below)));
-        let fs = made.join().map_err(|_| io::Error::other("the filesystem failed to start"))??;
-        fs.init(FsOptions::empty())?;
+        let Plain { fs, root } = Plain::new(config)?;
         Ok(Self {
             fs,
             interceptor,
@@ -106,12 +143,22 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             in_flight: InFlight::default(),
             names: RwLock::new(()),
             device: FileId::of(&root)?.device,
-            _root: root,
+            cache: config.cache,
+            root,
         })
     }
 
     pub fn interceptor(&self) -> &Arc<I> {
         &self.interceptor
+    }
+
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// What clients may keep.
+    pub fn cache(&self) -> Cache {
+        self.cache
     }
 
     /// The inodes of files that clients have open, mapped ones among them.
@@ -139,12 +186,54 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         self.in_flight.wait_until_quiet(timeout)
     }
 
+    /// Calls `tell` whenever clients know so many nodes that descriptors may run out. It must
+    /// return at once; [`InterceptedFs::surplus`] says what they should forget.
+    pub fn when_crowded(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let limit = usize::try_from(client_descriptors()).unwrap_or(usize::MAX);
+        self.paths.when_crowded(limit, Box::new(tell));
+    }
+
+    /// Names of files that clients should forget, so that there is room again.
+    pub fn surplus(&self) -> Vec<Name> {
+        self.paths.surplus()
+    }
+
+    /// Lets clients forget something first, if there is hardly room for what they ask for.
+    pub(crate) fn give_way(&self) {
+        if let Some(delay) = self.paths.delay() {
+            std::thread::sleep(delay);
+        }
+    }
+
+    /// Names that clients know and that stand for something else, or for nothing, on the host.
+    pub fn outdated(&self) -> Vec<Name> {
+        let (ids, pid) = (rustix::process::geteuid().as_raw(), 0);
+        let ctx = Context { uid: ids.into(), gid: ids.into(), pid };
+        let is_outdated = |(name, node): &(Name, u64)| {
+            let Ok(c_name) = CString::new(name.name.clone()) else { return false };
+            match self.fs.lookup(ctx, name.parent, &c_name) {
+                Ok(entry) => {
+                    self.fs.forget(ctx, entry.inode, 1);
+                    entry.inode != *node
+                }
+                Err(_) => true,
+            }
+        };
+        self.paths.names().into_iter().filter(is_outdated).map(|(name, _)| name).collect()
+    }
+
+    /// Every node that clients know, and whether it is a directory.
+    pub fn nodes(&self) -> Vec<(u64, bool)> {
+        self.paths.nodes()
+    }
+
     /// Every mutation begins here, after its names have been checked.
     pub(crate) fn begin(&self) -> io::Result<Mutating<'_>> {
         if self.read_only {
             return Err(read_only());
         }
         thread::prepare()?;
+        self.give_way();
         Ok(self.in_flight.enter())
     }
 
@@ -190,8 +279,10 @@ pub(crate) fn finish<T>(permit: Permit<'_>, outcome: io::Result<T>) -> io::Resul
     outcome
 }
 
-fn descriptor_limit() -> u64 {
-    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+/// How many descriptors are for clients: one for each node they know, one for each open handle.
+fn client_descriptors() -> u64 {
+    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    limit.saturating_sub(RESERVED_DESCRIPTORS)
 }
 
 impl<I> fmt::Debug for InterceptedFs<I> {

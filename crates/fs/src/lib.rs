@@ -2,6 +2,7 @@
 //! question to a [`WriteInterceptor`](codeagent_interceptor::WriteInterceptor) before each mutation.
 #![cfg(target_os = "linux")]
 
+mod descriptors;
 mod files;
 mod handles;
 mod host_file;
@@ -14,5 +15,7 @@ mod paths;
 mod thread;
 mod transfer;
 
-pub use intercepted::{Cache, FsConfig, InterceptedFs};
+pub use descriptors::raise_descriptor_limit;
+pub use intercepted::{Cache, FsConfig, InterceptedFs, Plain};
+pub use paths::Name;
 pub use transfer::{Incoming, Outgoing};

@@ -176,7 +176,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let Some(handle) = handle else { return Ok((None, options)) };
         let ready = || {
             if truncate {
-                self.truncate_opened(ctx, inode, handle, writable)?;
+                self.truncate_opened(ctx, inode, handle, writable, kill_priv)?;
             }
             if writable {
                 let file = host_file::id_behind_handle(&self.fs, ctx, inode, handle)?;
@@ -203,11 +203,14 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         inode: u64,
         handle: u64,
         writable: bool,
+        kill_priv: bool,
     ) -> io::Result<()> {
         let _mutating = self.begin()?;
         let attr = SetattrIn::default();
         let through = writable.then_some(handle);
-        let host = || self.fs.setattr(ctx, inode, attr, through, SetattrValid::SIZE);
+        let mut valid = SetattrValid::SIZE;
+        valid.set(SetattrValid::KILL_SUIDGID, kill_priv);
+        let host = || self.fs.setattr(ctx, inode, attr, through, valid);
         let place = (inode, Some(handle));
         self.change(ctx, place, |file| Mutation::Truncate { file, length: 0 }, host).map(|_| ())
     }

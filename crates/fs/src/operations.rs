@@ -68,6 +68,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
 
     fn lookup(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<Entry> {
         check_name(name)?;
+        self.give_way();
         loop {
             let since = self.paths.since();
             let mut entry = self.fs.lookup(ctx, parent, name)?;

@@ -5,9 +5,11 @@
 //! each name that was seen. The last place stays when its name is removed: an open file without a
 //! name is still called by it, and the engine, which gets the open file too, sees that it is stale.
 
+use std::fmt;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use codeagent_common::RelPathBuf;
 use parking_lot::RwLock;
@@ -21,9 +23,25 @@ pub(crate) const ROOT: u64 = virtiofsd::fuse::ROOT_ID;
 /// No path of the host is deeper; one that seems so runs in a circle.
 const MAX_DEPTH: usize = 4096;
 
-#[derive(Debug)]
+/// An entry of a directory, as clients know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Name {
+    pub parent: u64,
+    pub name: Vec<u8>,
+}
+
 pub(crate) struct PathMap {
     tables: RwLock<Tables>,
+    /// How many nodes there are, as of the last change.
+    count: AtomicUsize,
+    crowd: OnceLock<Crowd>,
+}
+
+/// What happens when there are many nodes.
+struct Crowd {
+    /// There cannot be more.
+    limit: usize,
+    tell: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Debug)]
@@ -62,7 +80,11 @@ pub(crate) struct Renaming<'a>(&'a PathMap);
 
 impl PathMap {
     pub(crate) fn new() -> Self {
-        let map = Self { tables: RwLock::new(Tables::new()) };
+        let map = Self {
+            tables: RwLock::new(Tables::new()),
+            count: AtomicUsize::new(1),
+            crowd: OnceLock::new(),
+        };
         map.clear();
         map
     }
@@ -119,7 +141,9 @@ impl PathMap {
         if tables.renaming > 0 || tables.renames != since.0 {
             return Ok(false);
         }
-        tables.add(parent, name, inode, is_dir).map(|()| true)
+        tables.add(parent, name, inode, is_dir)?;
+        self.counted(&tables);
+        Ok(true)
     }
 
     /// A client was told of a name that was just made, while no rename could touch it.
@@ -130,7 +154,56 @@ impl PathMap {
         inode: u64,
         is_dir: bool,
     ) -> io::Result<()> {
-        self.tables.write().add(parent, name, inode, is_dir)
+        let mut tables = self.tables.write();
+        tables.add(parent, name, inode, is_dir)?;
+        self.counted(&tables);
+        Ok(())
+    }
+
+    pub(crate) fn when_crowded(&self, limit: usize, tell: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.crowd.set(Crowd { limit, tell });
+    }
+
+    fn counted(&self, tables: &Tables) {
+        let count = tables.nodes.len();
+        self.count.store(count, Ordering::Relaxed);
+        if let Some(crowd) = self.crowd.get().filter(|crowd| count > crowd.limit / 4 * 3) {
+            (crowd.tell)();
+        }
+    }
+
+    /// How long whoever adds nodes should wait first, so that others are forgotten in time.
+    pub(crate) fn delay(&self) -> Option<Duration> {
+        let limit = self.crowd.get()?.limit;
+        match self.count.load(Ordering::Relaxed) {
+            count if count > limit / 16 * 15 => Some(Duration::from_millis(20)),
+            count if count > limit / 8 * 7 => Some(Duration::from_millis(1)),
+            _ => None,
+        }
+    }
+
+    /// Names of files that are to be forgotten, so that half of the nodes can be new ones.
+    pub(crate) fn surplus(&self) -> Vec<Name> {
+        let tables = self.tables.read();
+        let room = self.crowd.get().map_or(usize::MAX, |crowd| crowd.limit / 2);
+        let surplus = tables.nodes.len().saturating_sub(room);
+        let files = tables.nodes.values().filter(|node| !node.is_dir);
+        files.filter_map(|node| Some(node.places.last()?.to_name())).take(surplus).collect()
+    }
+
+    /// Every name that is known, and what it stands for.
+    pub(crate) fn names(&self) -> Vec<(Name, u64)> {
+        let tables = self.tables.read();
+        let names = |(&parent, node): (&u64, &Node)| -> Vec<(Name, u64)> {
+            let child =
+                |(name, &inode): (&Arc<[u8]>, &u64)| (Name { parent, name: name.to_vec() }, inode);
+            node.children.iter().map(child).collect()
+        };
+        tables.nodes.iter().flat_map(names).collect()
+    }
+
+    pub(crate) fn nodes(&self) -> Vec<(u64, bool)> {
+        self.tables.read().nodes.iter().map(|(&inode, node)| (inode, node.is_dir)).collect()
     }
 
     pub(crate) fn removed(&self, parent: u64, name: &[u8]) {
@@ -151,8 +224,22 @@ impl PathMap {
             before.is_ok_and(|before| before <= count)
         };
         if emptied {
-            self.tables.write().collect(inode);
+            let mut tables = self.tables.write();
+            tables.collect(inode);
+            self.count.store(tables.nodes.len(), Ordering::Relaxed);
         }
+    }
+}
+
+impl Place {
+    fn to_name(&self) -> Name {
+        Name { parent: self.parent, name: self.name.to_vec() }
+    }
+}
+
+impl fmt::Debug for PathMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PathMap").field("tables", &self.tables).finish_non_exhaustive()
     }
 }
 

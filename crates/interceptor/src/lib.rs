@@ -22,8 +22,8 @@ mod store;
 pub use clock::{Clock, SystemClock};
 pub use config::{AllowAll, EngineConfig, PathPolicy};
 pub use engine::{
-    AdoptReport, ClosedStep, Conflict, ConflictKind, ContentCache, HistoryEntry, OnConflict,
-    Permit, Preview, RecoveryReport, RestoreReport, RollbackOptions, RollbackReport, StagedChange,
+    AdoptReport, ClientCache, ClosedStep, Conflict, ConflictKind, HistoryEntry, OnConflict, Permit,
+    Preview, RecoveryReport, RestoreReport, RollbackOptions, RollbackReport, StagedChange,
     StepRequest, StoreStatus, UndoEngine,
 };
 pub use error::{Result, UndoError};

@@ -1,14 +1,14 @@
-//! From FUSE requests to the intercepting filesystem. Nothing is decided here.
+//! From FUSE requests to a filesystem. Nothing is decided here.
 
 use std::ffi::{CString, OsStr};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use codeagent_fs::{Incoming, InterceptedFs, Outgoing};
-use codeagent_interceptor::WriteInterceptor;
+use codeagent_fs::{Cache, Incoming, Outgoing};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
@@ -16,33 +16,79 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use virtiofsd::filesystem::{
-    Context, DirectoryIterator, Extensions, FileSystem, GetxattrReply, ListxattrReply,
+    Context, DirectoryIterator, Entry, Extensions, FileSystem, FsOptions, GetxattrReply,
+    ListxattrReply, SetattrValid,
 };
 use virtiofsd::fuse::Attr;
 
-use crate::acl;
 use crate::attributes::{Wish, kind, to_fuse};
 use crate::replies::{
-    Answer, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
+    Answer, as_errno, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
 };
+use crate::{acl, local};
 
 /// Directory entries that are read from the host at once.
 const DIRECTORY_BYTES: u32 = 32 * 1024;
 
+/// The shortest time the kernel can keep attributes: until its clock ticks. A path is looked up name
+/// by name; without this, each directory on the way would be asked for a second time, for the
+/// permissions that came with its name.
+const ONE_TICK: Duration = Duration::from_nanos(1);
+
 /// What we use where the kernel has it.
-const WANTED: [InitFlags; 6] = [
+const WANTED: [InitFlags; 5] = [
     InitFlags::FUSE_AUTO_INVAL_DATA,
     InitFlags::FUSE_ATOMIC_O_TRUNC,
     InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_ASYNC_DIO,
+    // Otherwise the kernel asks for the file's capabilities before every write.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
 ];
 
-pub(crate) struct Adapter<I>(pub(crate) Arc<InterceptedFs<I>>);
+/// Attributes come with names, where the kernel may keep them: otherwise they would be for nothing.
+const WANTED_WITH_CACHE: [InitFlags; 2] =
+    [InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO];
+
+/// A filesystem, as the kernel is to see it.
+pub(crate) struct Adapter<F> {
+    fs: Arc<F>,
+    /// The kernel may keep names and attributes for a while.
+    caches_names: bool,
+    /// How long attributes of a directory that come with its name are kept at least.
+    keeps_directories: Duration,
+    /// Closing a file can fail, and may have to be passed on.
+    flushes: bool,
+}
+
+impl<F> Adapter<F> {
+    pub(crate) fn new(fs: Arc<F>, cache: Cache, root: BorrowedFd<'_>) -> io::Result<Self> {
+        let keeps_directories = match cache {
+            Cache::Never => Duration::ZERO,
+            Cache::Coherent => ONE_TICK,
+            Cache::Auto => Duration::ZERO, // the filesystem says how long
+        };
+        let flushes = local::may_fail_to_close(root)?;
+        Ok(Self { fs, caches_names: cache == Cache::Auto, keeps_directories, flushes })
+    }
+
+    fn reply_entry(&self, reply: ReplyEntry, outcome: Answer<Entry>) {
+        let kept = outcome.map(|entry| {
+            let is_dir = entry.attr.mode & libc::S_IFMT == libc::S_IFDIR;
+            let least = if is_dir { self.keeps_directories } else { Duration::ZERO };
+            Entry { attr_timeout: entry.attr_timeout.max(least), ..entry }
+        });
+        reply_entry(reply, kept);
+    }
+}
 
 fn c_string(name: &OsStr) -> Answer<CString> {
     CString::new(name.as_bytes()).map_err(|_| Errno::EINVAL)
+}
+
+/// Whether a file that this user changes is no longer set-user-id, which the host does by itself
+/// unless we are root and he is not.
+fn loses_privileges(request: &Request) -> bool {
+    request.uid() != 0
 }
 
 fn context(request: &Request) -> Context {
@@ -53,26 +99,34 @@ fn context(request: &Request) -> Context {
     }
 }
 
-impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
+impl<F> Filesystem for Adapter<F>
+where
+    F: FileSystem<Inode = u64, Handle = u64> + Send + Sync + 'static,
+{
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in WANTED {
+        let with_cache = WANTED_WITH_CACHE.iter().filter(|_| self.caches_names);
+        for &flag in WANTED.iter().chain(with_cache) {
             let _ = config.add_capabilities(flag); // an older kernel lacks some
         }
-        self.0.init(acl::negotiate(config)).map(|_| ())
+        let mut options = acl::negotiate(config);
+        if config.capabilities().contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2) {
+            options |= FsOptions::HANDLE_KILLPRIV_V2;
+        }
+        self.fs.init(options).map(|_| ())
     }
 
     fn destroy(&mut self) {
-        self.0.destroy();
+        self.fs.destroy();
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let found = c_string(name)
-            .and_then(|name| self.0.lookup(context(request), parent.0, &name).map_err(errno));
-        reply_entry(reply, found);
+            .and_then(|name| self.fs.lookup(context(request), parent.0, &name).map_err(errno));
+        self.reply_entry(reply, found);
     }
 
     fn forget(&self, request: &Request, inode: INodeNo, count: u64) {
-        self.0.forget(context(request), inode.0, count);
+        self.fs.forget(context(request), inode.0, count);
     }
 
     fn getattr(
@@ -82,7 +136,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let outcome = self.0.getattr(context(request), inode.0, handle.map(|handle| handle.0));
+        let outcome = self.fs.getattr(context(request), inode.0, handle.map(|handle| handle.0));
         reply_attr(reply, inode, outcome);
     }
 
@@ -104,14 +158,15 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let (wanted, valid) = Wish { mode, uid, gid, size, atime, mtime }.to_request();
+        let (wanted, mut valid) = Wish { mode, uid, gid, size, atime, mtime }.to_request();
+        valid.set(SetattrValid::KILL_SUIDGID, size.is_some() && loses_privileges(request));
         let handle = handle.map(|handle| handle.0);
-        let outcome = self.0.setattr(context(request), inode.0, wanted, handle, valid);
+        let outcome = self.fs.setattr(context(request), inode.0, wanted, handle, valid);
         reply_attr(reply, inode, outcome);
     }
 
     fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
-        match self.0.readlink(context(request), inode.0) {
+        match self.fs.readlink(context(request), inode.0) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(error)),
         }
@@ -130,9 +185,9 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         let extensions = Extensions::default();
         let made = c_string(name).and_then(|name| {
             let ctx = context(request);
-            self.0.mknod(ctx, parent.0, &name, mode, rdev, umask, extensions).map_err(errno)
+            self.fs.mknod(ctx, parent.0, &name, mode, rdev, umask, extensions).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn mkdir(
@@ -147,9 +202,9 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         let extensions = Extensions::default();
         let made = c_string(name).and_then(|name| {
             let ctx = context(request);
-            self.0.mkdir(ctx, parent.0, &name, mode, umask, extensions).map_err(errno)
+            self.fs.mkdir(ctx, parent.0, &name, mode, umask, extensions).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn symlink(
@@ -163,9 +218,9 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         let made = c_string(name).and_then(|name| {
             let target = c_string(target.as_os_str())?;
             let (ctx, extensions) = (context(request), Extensions::default());
-            self.0.symlink(ctx, &target, parent.0, &name, extensions).map_err(errno)
+            self.fs.symlink(ctx, &target, parent.0, &name, extensions).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn link(
@@ -177,20 +232,20 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         reply: ReplyEntry,
     ) {
         let made = c_string(name).and_then(|name| {
-            self.0.link(context(request), inode.0, parent.0, &name).map_err(errno)
+            self.fs.link(context(request), inode.0, parent.0, &name).map_err(errno)
         });
-        reply_entry(reply, made);
+        self.reply_entry(reply, made);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = c_string(name)
-            .and_then(|name| self.0.unlink(context(request), parent.0, &name).map_err(errno));
+            .and_then(|name| self.fs.unlink(context(request), parent.0, &name).map_err(errno));
         reply_empty(reply, removed);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = c_string(name)
-            .and_then(|name| self.0.rmdir(context(request), parent.0, &name).map_err(errno));
+            .and_then(|name| self.fs.rmdir(context(request), parent.0, &name).map_err(errno));
         reply_empty(reply, removed);
     }
 
@@ -207,7 +262,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         let renamed = c_string(name).and_then(|name| {
             let new_name = c_string(new_name)?;
             let ctx = context(request);
-            self.0
+            self.fs
                 .rename(ctx, parent.0, &name, new_parent.0, &new_name, flags.bits())
                 .map_err(errno)
         });
@@ -215,7 +270,8 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply_open(reply, self.0.open(context(request), inode.0, false, flags.0 as u32));
+        let kill_priv = loses_privileges(request);
+        reply_open(reply, self.fs.open(context(request), inode.0, kill_priv, flags.0 as u32));
     }
 
     fn create(
@@ -229,10 +285,11 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         reply: ReplyCreate,
     ) {
         let extensions = Extensions::default();
+        let kill_priv = loses_privileges(request);
         let created = c_string(name).and_then(|name| {
             let ctx = context(request);
-            self.0
-                .create(ctx, parent.0, &name, mode, false, flags as u32, umask, extensions)
+            self.fs
+                .create(ctx, parent.0, &name, mode, kill_priv, flags as u32, umask, extensions)
                 .map_err(errno)
         });
         match created {
@@ -261,7 +318,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         let mut bytes = Vec::new();
         let into = Incoming(&mut bytes);
         let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
-        let read = self.0.read(ctx, inode.0, handle.0, into, size, offset, owner, flags.0 as u32);
+        let read = self.fs.read(ctx, inode.0, handle.0, into, size, offset, owner, flags.0 as u32);
         match read {
             Ok(_) => reply.data(&bytes),
             Err(error) => reply.error(errno(error)),
@@ -284,9 +341,10 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
         // From the page cache, as of a mapping: it arrives later, and where it is to go.
         let delayed = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let from = Outgoing(data);
+        let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let (fs, from) = (&self.fs, Outgoing(data));
         let written =
-            self.0.write(ctx, inode.0, handle.0, from, size, offset, owner, delayed, false, flags);
+            fs.write(ctx, inode.0, handle.0, from, size, offset, owner, delayed, kill_priv, flags);
         reply_written(reply, written);
     }
 
@@ -298,7 +356,10 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let flushed = self.0.flush(context(request), inode.0, handle.0, owner.0);
+        if !self.flushes {
+            return reply.error(Errno::ENOSYS); // the kernel does not ask again
+        }
+        let flushed = self.fs.flush(context(request), inode.0, handle.0, owner.0);
         reply_empty(reply, flushed.map_err(errno));
     }
 
@@ -314,7 +375,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
     ) {
         let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
         let flags = flags.0 as u32;
-        let released = self.0.release(ctx, inode.0, flags, handle.0, flush, false, owner);
+        let released = self.fs.release(ctx, inode.0, flags, handle.0, flush, false, owner);
         reply_empty(reply, released.map_err(errno));
     }
 
@@ -326,12 +387,12 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let synced = self.0.fsync(context(request), inode.0, datasync, handle.0);
+        let synced = self.fs.fsync(context(request), inode.0, datasync, handle.0);
         reply_empty(reply, synced.map_err(errno));
     }
 
     fn opendir(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        reply_open(reply, self.0.opendir(context(request), inode.0, flags.0 as u32));
+        reply_open(reply, self.fs.opendir(context(request), inode.0, flags.0 as u32));
     }
 
     fn readdir(
@@ -343,7 +404,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         mut reply: ReplyDirectory,
     ) {
         let ctx = context(request);
-        match self.0.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
+        match self.fs.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
             Ok(mut entries) => {
                 while let Some(entry) = entries.next() {
                     let name = OsStr::from_bytes(entry.name.to_bytes());
@@ -367,29 +428,37 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         mut reply: ReplyDirectoryPlus,
     ) {
         let ctx = context(request);
-        match self.0.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
+        let mut added = false;
+        match self.fs.readdir(ctx, inode.0, handle.0, DIRECTORY_BYTES, offset) {
             Ok(mut entries) => {
                 while let Some(entry) = entries.next() {
                     let name = OsStr::from_bytes(entry.name.to_bytes());
                     let found = match entry.name.to_bytes() {
-                        // Node 0: an entry without a lookup.
-                        b"." | b".." => None,
-                        // Gone since, or not to be looked at: the name alone is the answer.
-                        _ => self.0.lookup(ctx, inode.0, entry.name).ok(),
+                        // The kernel takes only the name and the number of these.
+                        b"." | b".." => Ok(None),
+                        _ => self.fs.lookup(ctx, inode.0, entry.name).map(Some),
                     };
-                    let (node, attr) = match &found {
-                        Some(found) => (found.inode, found.attr),
-                        None => (0, Attr { mode: entry.type_ << 12, ..Attr::default() }),
+                    let (node, attr, timeout) = match &found {
+                        Ok(Some(found)) => (found.inode, found.attr, found.entry_timeout),
+                        Ok(None) => {
+                            let attr = Attr { mode: entry.type_ << 12, ..Attr::default() };
+                            (entry.ino, attr, Duration::ZERO)
+                        }
+                        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => continue,
+                        // Without a node the entry would have no number, and programs would not
+                        // see it: better none than a directory that seems to have fewer.
+                        Err(_) if added => break,
+                        Err(error) => return reply.error(as_errno(error)),
                     };
-                    let ino = if node == 0 { entry.ino } else { node };
-                    let (attr, generation) = (to_fuse(node, &attr), Generation(0));
-                    let place = (INodeNo(ino), entry.offset);
-                    if reply.add(place.0, place.1, name, &Duration::ZERO, &attr, generation) {
-                        if node != 0 {
-                            self.0.forget(ctx, node, 1);
+                    let attr = to_fuse(node, &attr);
+                    let place = (attr.ino, entry.offset);
+                    if reply.add(place.0, place.1, name, &timeout, &attr, Generation(0)) {
+                        if let Ok(Some(found)) = found {
+                            self.fs.forget(ctx, found.inode, 1);
                         }
                         break;
                     }
+                    added = true;
                 }
                 reply.ok();
             }
@@ -405,7 +474,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        let released = self.0.releasedir(context(request), inode.0, flags.0 as u32, handle.0);
+        let released = self.fs.releasedir(context(request), inode.0, flags.0 as u32, handle.0);
         reply_empty(reply, released.map_err(errno));
     }
 
@@ -417,12 +486,12 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let synced = self.0.fsyncdir(context(request), inode.0, datasync, handle.0);
+        let synced = self.fs.fsyncdir(context(request), inode.0, datasync, handle.0);
         reply_empty(reply, synced.map_err(errno));
     }
 
     fn statfs(&self, request: &Request, inode: INodeNo, reply: ReplyStatfs) {
-        match self.0.statfs(context(request), inode.0) {
+        match self.fs.statfs(context(request), inode.0) {
             Ok(st) => reply.statfs(
                 st.f_blocks,
                 st.f_bfree,
@@ -449,9 +518,9 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
     ) {
         let set = c_string(name).and_then(|c_name| {
             let ctx = context(request);
-            let attr = || self.0.getattr(ctx, inode.0, None).map(|(attr, _)| attr);
+            let attr = || self.fs.getattr(ctx, inode.0, None).map(|(attr, _)| attr);
             let extra = acl::costs_set_group_id(request, name, attr).map_err(errno)?;
-            self.0.setxattr(ctx, inode.0, &c_name, value, flags as u32, extra).map_err(errno)
+            self.fs.setxattr(ctx, inode.0, &c_name, value, flags as u32, extra).map_err(errno)
         });
         reply_empty(reply, set);
     }
@@ -465,7 +534,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         reply: ReplyXattr,
     ) {
         let found = c_string(name).and_then(|name| {
-            self.0.getxattr(context(request), inode.0, &name, size).map_err(errno)
+            self.fs.getxattr(context(request), inode.0, &name, size).map_err(errno)
         });
         match found {
             Ok(GetxattrReply::Count(bytes)) => reply.size(bytes),
@@ -475,7 +544,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
     }
 
     fn listxattr(&self, request: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
-        match self.0.listxattr(context(request), inode.0, size) {
+        match self.fs.listxattr(context(request), inode.0, size) {
             Ok(ListxattrReply::Count(bytes)) => reply.size(bytes),
             Ok(ListxattrReply::Names(names)) => reply.data(&names),
             Err(error) => reply.error(errno(error)),
@@ -484,12 +553,12 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
 
     fn removexattr(&self, request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let removed = c_string(name)
-            .and_then(|name| self.0.removexattr(context(request), inode.0, &name).map_err(errno));
+            .and_then(|name| self.fs.removexattr(context(request), inode.0, &name).map_err(errno));
         reply_empty(reply, removed);
     }
 
     fn access(&self, request: &Request, inode: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
-        let allowed = self.0.access(context(request), inode.0, mask.bits() as u32);
+        let allowed = self.fs.access(context(request), inode.0, mask.bits() as u32);
         reply_empty(reply, allowed.map_err(errno));
     }
 
@@ -504,7 +573,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         reply: ReplyEmpty,
     ) {
         let (ctx, mode) = (context(request), mode as u32);
-        let allocated = self.0.fallocate(ctx, inode.0, handle.0, mode, offset, length);
+        let allocated = self.fs.fallocate(ctx, inode.0, handle.0, mode, offset, length);
         reply_empty(reply, allocated.map_err(errno));
     }
 
@@ -518,7 +587,7 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         reply: ReplyLseek,
     ) {
         let ctx = context(request);
-        match self.0.lseek(ctx, inode.0, handle.0, offset as u64, whence as u32) {
+        match self.fs.lseek(ctx, inode.0, handle.0, offset as u64, whence as u32) {
             Ok(at) => reply.offset(at as i64),
             Err(error) => reply.error(errno(error)),
         }
@@ -537,10 +606,14 @@ impl<I: WriteInterceptor + 'static> Filesystem for Adapter<I> {
         flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        if loses_privileges(request) {
+            // As a write, which says whether the file is to lose its privileges.
+            return reply.error(Errno::EOPNOTSUPP);
+        }
         let (from, to) = ((inode_in.0, handle_in.0), (inode_out.0, handle_out.0));
         let (ctx, flags) = (context(request), flags.bits());
         let copied = self
-            .0
+            .fs
             .copyfilerange(ctx, from.0, from.1, offset_in, to.0, to.1, offset_out, length, flags);
         reply_written(reply, copied);
     }

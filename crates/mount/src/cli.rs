@@ -49,8 +49,8 @@ struct Arguments {
     #[arg(long)]
     read_only: bool,
 
-    /// What the kernel may keep of files' contents.
-    #[arg(long, value_enum, default_value_t = CacheChoice::Auto, value_name = "HOW")]
+    /// What the kernel may keep.
+    #[arg(long, value_enum, default_value_t = CacheChoice::Coherent, value_name = "HOW")]
     cache: CacheChoice,
 
     /// A step ends after this much quiet.
@@ -64,10 +64,13 @@ struct Arguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum CacheChoice {
-    /// Contents, checked at each open; names and attributes are always asked for.
-    Auto,
     /// Nothing; programs cannot map files for writing.
     Never,
+    /// Contents, checked at each open; names and attributes are always asked for.
+    Coherent,
+    /// Contents, names and attributes. An undo is seen at once; what others change in the folder
+    /// itself, within a second.
+    Auto,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -214,8 +217,9 @@ fn options(arguments: &Arguments) -> Result<MountOptions> {
     let mut options = MountOptions::new(source, mount_point);
     options.read_only = arguments.read_only;
     options.cache = match arguments.cache {
-        CacheChoice::Auto => Cache::Auto,
         CacheChoice::Never => Cache::Never,
+        CacheChoice::Coherent => Cache::Coherent,
+        CacheChoice::Auto => Cache::Auto,
     };
     Ok(options)
 }

@@ -4,13 +4,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use codeagent_interceptor::ContentCache;
+use codeagent_interceptor::ClientCache;
 use codeagent_worker::{Ended, FrontEnd, WorkerFs};
 use fuser::{BackgroundSession, Config, SessionACL};
+use virtiofsd::filesystem::FileSystem;
 
 use crate::adapter::Adapter;
 use crate::attach::Access;
-use crate::cache::KernelCache;
+use crate::kernel_cache::KernelCache;
 
 /// Serves a worker's filesystem to this machine.
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,6 +63,22 @@ impl Session {
 
 /// Serves a mount that is attached already, with this many threads.
 pub fn serve(fs: Arc<WorkerFs>, channel: OwnedFd, threads: usize) -> io::Result<Session> {
+    let adapter = Adapter::new(Arc::clone(&fs), fs.cache(), fs.root())?;
+    let background = serve_anything(adapter, channel, threads)?;
+    let cache = KernelCache::start(&fs, background.notifier())?;
+    let weak: Weak<KernelCache> = Arc::downgrade(&cache);
+    fs.interceptor().set_cache(weak as Weak<dyn ClientCache>);
+    Ok(Session { background, _cache: cache })
+}
+
+pub(crate) fn serve_anything<F>(
+    adapter: Adapter<F>,
+    channel: OwnedFd,
+    threads: usize,
+) -> io::Result<BackgroundSession>
+where
+    F: FileSystem<Inode = u64, Handle = u64> + Send + Sync + 'static,
+{
     let mut config = Config::default();
     config.acl = match Access::possible() {
         Access::Everybody => SessionACL::All,
@@ -69,10 +86,5 @@ pub fn serve(fs: Arc<WorkerFs>, channel: OwnedFd, threads: usize) -> io::Result<
     };
     config.n_threads = Some(threads);
     config.clone_fd = true;
-    let adapter = Adapter(Arc::clone(&fs));
-    let background = fuser::Session::from_fd(adapter, channel, config.acl, config)?.spawn()?;
-    let notifier = background.notifier();
-    let cache = Arc::new(KernelCache { fs: Arc::clone(&fs), notifier });
-    fs.interceptor().set_cache(Arc::downgrade(&cache) as Weak<dyn ContentCache>);
-    Ok(Session { background, _cache: cache })
+    fuser::Session::from_fd(adapter, channel, config.acl, config)?.spawn()
 }

@@ -34,7 +34,7 @@ impl MountOptions {
         Self {
             source: source.into(),
             mount_point: mount_point.into(),
-            cache: Cache::Auto,
+            cache: Cache::default(),
             read_only: false,
             threads: (2 * cores).clamp(4, 16),
         }
@@ -61,11 +61,8 @@ pub struct Mount {
 
 impl Mount {
     pub fn start(options: &MountOptions, engine: Arc<UndoEngine>) -> io::Result<Self> {
-        let mut config = FsConfig::new(&options.source);
-        config.cache = options.cache;
-        config.read_only = options.read_only;
         // Before anything is mounted: the source may be about to disappear below the mount.
-        let fs = Arc::new(InterceptedFs::new(&config, Arc::clone(&engine))?);
+        let fs = Arc::new(InterceptedFs::new(&fs_config(options), Arc::clone(&engine))?);
         let mount_point = options.mount_point.canonicalize()?;
         let channel = attach(&mount_point, options.read_only)?;
         let session = serve(Arc::clone(&fs), channel, options.threads)?;
@@ -143,4 +140,11 @@ impl fmt::Debug for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mount").field("mount_point", &self.mount_point).finish_non_exhaustive()
     }
+}
+
+pub(crate) fn fs_config(options: &MountOptions) -> FsConfig {
+    let mut config = FsConfig::new(&options.source);
+    config.cache = options.cache;
+    config.read_only = options.read_only;
+    config
 }

@@ -14,7 +14,12 @@ use crate::attributes::to_fuse;
 
 pub(crate) type Answer<T> = Result<T, Errno>;
 
+#[expect(clippy::needless_pass_by_value, reason = "it is given to map_err")]
 pub(crate) fn errno(error: io::Error) -> Errno {
+    as_errno(&error)
+}
+
+pub(crate) fn as_errno(error: &io::Error) -> Errno {
     Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
 }
 

@@ -19,11 +19,12 @@ pub fn recover(path: &Path) -> io::Result<bool> {
 }
 
 pub(crate) fn is_dead(path: &Path) -> bool {
-    matches!(rustix::fs::stat(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    // Not `stat`, which the kernel may answer from what it keeps.
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// `lazy` also takes away what is still in use.
-pub(crate) fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
+/// Takes a mount away; `lazy` also takes away what is still in use.
+pub fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),

@@ -390,3 +390,37 @@ for line in sys.stdin:
     engine.rollback(engine.steps().len(), RollbackOptions::default()).unwrap();
     assert_tree_eq(&before, &workspace.snapshot());
 }
+
+#[test]
+fn more_files_than_descriptors_can_be_seen() {
+    if !can_mount("more_files_than_descriptors_can_be_seen") {
+        return;
+    }
+    let workspace = TempWorkspace::with_fixture(|root| {
+        for number in 0..3000 {
+            let dir = root.join(format!("dir_{}", number / 100));
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join(number.to_string()), number.to_string()).unwrap();
+        }
+    });
+    for cache in ["coherent", "auto"] {
+        let point = tempfile::tempdir().unwrap();
+        let mount = binary(&workspace, point.path(), &["--cache", cache]);
+        let mut command = Command::new("sh");
+        // Where the process may raise its limits again, nothing can run out.
+        command.args(["-c", "ulimit -n 1000; exec \"$@\"", "sh"]);
+        command.arg(mount.get_program()).args(mount.get_args());
+        let mut process =
+            Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        wait_for("the mount appears", || is_mount(point.path()));
+        for _ in 0..2 {
+            for number in 0..3000 {
+                let file = point.path().join(format!("dir_{}/{number}", number / 100));
+                assert_eq!(fs::read_to_string(file).unwrap(), number.to_string());
+            }
+        }
+        let pid = rustix::process::Pid::from_child(&process.0);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(process.0.wait().unwrap().success());
+    }
+}

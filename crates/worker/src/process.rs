@@ -8,11 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use codeagent_fs::{FsConfig, InterceptedFs};
+use codeagent_fs::{FsConfig, InterceptedFs, raise_descriptor_limit};
 use codeagent_interceptor::{EngineConfig, SOCKET, UndoEngine, UndoError};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Resource, Rlimit};
 
 use crate::confine;
 use crate::link;
@@ -24,9 +23,6 @@ pub(crate) const ARGUMENT: &str = "--codeagent-worker";
 
 /// How long an ending worker waits for mutations that are on their way.
 const FAREWELL: Duration = Duration::from_secs(10);
-
-/// As many as the kernel lets any process have, unless somebody has told it otherwise.
-const MANY_DESCRIPTORS: u64 = 1 << 20;
 
 /// The filesystem of a worker.
 pub type WorkerFs = InterceptedFs<UndoEngine>;
@@ -306,14 +302,4 @@ impl Owner for Arc<Attached> {
         self.state.lock().shutting_down = Some(patience);
         self.changed.notify_all();
     }
-}
-
-/// One descriptor is kept for each file that clients know, and one for each that they have open.
-fn raise_descriptor_limit() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    // Root may have more than it was given. If nothing can be raised, the filesystem keeps within
-    // what there is.
-    let both = |count| Rlimit { current: count, maximum: count };
-    let _ = rustix::process::setrlimit(Resource::Nofile, both(Some(MANY_DESCRIPTORS)))
-        .or_else(|_| rustix::process::setrlimit(Resource::Nofile, both(limit.maximum)));
 }

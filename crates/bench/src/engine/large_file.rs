@@ -12,6 +12,7 @@ use codeagent_interceptor::{FileRef, Mutation, RollbackOptions, WriteInterceptor
 use rustix::fs::{Mode, OFlags};
 
 use crate::driver::{FrontEnd, Guarded};
+use crate::noise::incompressible;
 use crate::place::Place;
 use crate::sample::Samples;
 use crate::table::{Bar, Row, Value};
@@ -41,18 +42,6 @@ fn make_large(path: &Path) -> Result<()> {
         file.write_all(&chunk)?;
     }
     Ok(())
-}
-
-/// Noise, so that compression does not flatter what is stored.
-fn incompressible(length: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    let step = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..length.div_ceil(8)).flat_map(step).take(length).collect()
 }
 
 fn undo(host: &Guarded<'_>) -> Result<()> {

@@ -56,6 +56,7 @@ impl UndoEngine {
         if self.config.read_only {
             return Err(UndoError::ReadOnly);
         }
+        let _changing = self.change_contents();
         let staging =
             Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
         loop {

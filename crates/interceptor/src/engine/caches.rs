@@ -1,8 +1,9 @@
-//! What the kernel of some client has in memory of files' contents.
+//! What the clients of a front end keep of the working directory.
 //!
-//! Bytes written into a mapping are seen by nobody until the kernel writes them out, and a page
-//! that was read before an undo is still there after it. Both would end up in the wrong step: the
-//! first one late, the second one together with a neighbouring byte that a program changes.
+//! Bytes written into a mapping are seen by nobody until the client's kernel writes them out, and a
+//! page that was read before an undo is still there after it. Both would end up in the wrong step:
+//! the first one late, the second one together with a neighbouring byte that a program changes.
+//! Names and attributes may be kept, too.
 
 use std::sync::{Arc, Weak};
 
@@ -10,32 +11,42 @@ use parking_lot::RwLock;
 
 use super::UndoEngine;
 
-/// Contents that a front end lets its clients keep. Called without any lock held, and never from
-/// within a mutation.
-pub trait ContentCache: Send + Sync {
-    /// Writes out what has been changed, through the front end as ever.
+/// What a front end lets its clients keep. Called without any lock held.
+pub trait ClientCache: Send + Sync {
+    /// Has clients write out what they have changed, through the front end as ever. Never called
+    /// while a request is being served.
     fn write_out(&self);
 
-    /// Forgets everything: something else may be there now.
-    fn forget(&self);
+    /// The engine has changed the working directory of its own accord: undo, redo, restore,
+    /// adoption, a step taken back. Clients have to forget what was there.
+    ///
+    /// `in_request`: in a thread of the front end that is serving a request. It must not wait for
+    /// those it serves, or they could wait for each other.
+    fn changed(&self, in_request: bool);
 }
 
 #[derive(Default)]
-pub(super) struct Caches(RwLock<Option<Weak<dyn ContentCache>>>);
+pub(super) struct Caches(RwLock<Option<Weak<dyn ClientCache>>>);
 
-/// Contents change behind the back of clients; at the end they are made to forget them.
-#[must_use = "contents are forgotten when this is dropped"]
-pub(super) struct Changing<'e>(&'e UndoEngine);
+/// The working directory changes behind the back of clients; at the end they are told.
+#[must_use = "clients are told when this is dropped"]
+pub(super) struct Changing<'e> {
+    engine: &'e UndoEngine,
+    in_request: bool,
+}
 
 impl UndoEngine {
     /// From now on this cache is written out before a step begins or ends and before an undo, and
-    /// forgets everything after an undo.
-    pub fn set_cache(&self, cache: Weak<dyn ContentCache>) {
+    /// told what the engine changes.
+    pub fn set_cache(&self, cache: Weak<dyn ClientCache>) {
         *self.caches.0.write() = Some(cache);
     }
 
     pub(super) fn write_out_caches(&self) {
-        if let Some(cache) = self.cache() {
+        // What waits for an answer cannot be written out before that is given.
+        if self.desk.is_clear()
+            && let Some(cache) = self.cache()
+        {
             cache.write_out();
         }
     }
@@ -43,22 +54,24 @@ impl UndoEngine {
     /// To be taken before the gate, and so dropped after it.
     pub(super) fn change_contents(&self) -> Changing<'_> {
         self.write_out_caches();
-        Changing(self)
+        Changing { engine: self, in_request: false }
     }
 
-    fn cache(&self) -> Option<Arc<dyn ContentCache>> {
-        // What waits for an answer cannot be written out before that is given.
-        if !self.desk.is_clear() {
-            return None;
-        }
+    /// The same, for what is done while a request is being served.
+    pub(super) fn change_in_a_request(&self) -> Changing<'_> {
+        Changing { engine: self, in_request: true }
+    }
+
+    fn cache(&self) -> Option<Arc<dyn ClientCache>> {
         self.caches.0.read().as_ref().and_then(Weak::upgrade)
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        if let Some(cache) = self.0.cache() {
-            cache.forget();
+        if let Some(cache) = self.engine.cache() {
+            // While somebody waits for an answer, so may a client.
+            cache.changed(self.in_request || !self.engine.desk.is_clear());
         }
     }
 }

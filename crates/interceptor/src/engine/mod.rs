@@ -56,7 +56,7 @@ use crate::store::{
 };
 
 pub use adopt::{AdoptReport, StagedChange};
-pub use caches::ContentCache;
+pub use caches::ClientCache;
 pub use external::{Conflict, ConflictKind};
 pub use history::{HistoryEntry, Preview, StoreStatus};
 pub use permit::Permit;

@@ -365,6 +365,7 @@ impl UndoEngine {
 
     /// Undoes a step whose safeguard was denied; it takes no more mutations until it is closed.
     pub(super) fn deny_open_step(&self, id: StepId, safeguard: SafeguardId) -> Result<()> {
+        let _changing = self.change_in_a_request();
         let mut state = self.state.write();
         let Some(step) = state.open.as_ref().filter(|step| step.id == id) else {
             return Ok(());
