@@ -32,7 +32,7 @@ type Measure = fn(&Bench<'_>) -> Result<Vec<Row>>;
 
 const GROUPS: &[(&str, Measure)] = &[
     ("metadata", metadata::measure),
-    ("data", data::measure),
+    ("content", data::measure),
     ("git", git::measure),
     ("cargo", build::measure),
     ("npm", install::measure),
