@@ -654,6 +654,16 @@ fn stamp_below(tree: &Tree, net: &mut NetChanges) -> io::Result<()> {
     Ok(())
 }
 
+/// The inodes that a record says something about, by whichever name.
+pub(crate) fn mentioned_inodes(record: &Record<'_>) -> impl Iterator<Item = u64> {
+    let by_path = mentions(record).map(|(_, stamp)| stamp.inode);
+    let changed = match record {
+        Record::Preimage { meta: Some(meta), .. } => Some(meta.stamp.inode),
+        _ => None,
+    };
+    by_path.chain(changed)
+}
+
 /// The entries a record speaks of, as they were when it was written.
 pub(crate) fn mentions<'r, 'j>(
     record: &'r Record<'j>,

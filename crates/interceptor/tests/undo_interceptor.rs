@@ -733,3 +733,27 @@ fn what_became_read_only_is_undone() {
         fs.chmod("src", 0o500).unwrap();
     });
 }
+
+/// The second step says of `b/x` what is there now, though it has never touched that file.
+#[test]
+fn a_file_that_came_to_a_former_name_with_its_directory_is_known_to_the_step_that_made_it() {
+    let bench = Bench::new(|root| {
+        std::fs::create_dir(root.join("a")).unwrap();
+        std::fs::create_dir(root.join("b")).unwrap();
+    });
+    let before = bench.snapshot();
+    bench.step(|fs| {
+        fs.create("a/x", b"one").unwrap();
+        fs.create("b/x", b"two").unwrap();
+    });
+    bench.step(|fs| {
+        fs.rename("b/x", "c").unwrap();
+        fs.rename("b", "d").unwrap();
+        fs.rename("a", "b").unwrap();
+    });
+    bench.step(|fs| fs.write("b/x", 0, b"ONE").unwrap());
+    for _ in 0..3 {
+        bench.undo(1);
+    }
+    assert_tree_eq(&before, &bench.snapshot());
+}

@@ -11,7 +11,7 @@ use super::external::compare;
 use super::invert::Inverted;
 use super::state::{ClosedEntry, State};
 use crate::error::{Result, UndoError};
-use crate::fold::found_files;
+use crate::fold::{found_files, mentioned_inodes};
 use crate::host::Stamp;
 use crate::store::{ChangeTable, Content, JournalReader, Record, Refreshed, StepDir};
 
@@ -78,9 +78,10 @@ impl UndoEngine {
                     })
                 })
                 .collect();
-            let touched = table.expected().values().flatten().map(|stamp| stamp.inode);
-            let touched = touched.chain(table.relinked.iter().copied());
-            settled.extend(touched.filter(|inode| restored.contains_key(inode)));
+            let known = table.expected().values().flatten().map(|stamp| stamp.inode);
+            let known = known.chain(table.relinked.iter().copied());
+            let known: HashSet<u64> = known.filter(|inode| restored.contains_key(inode)).collect();
+            settled.extend(self.touched_by(step, known, restored)?);
             if fresh.is_empty() {
                 continue;
             }
@@ -92,6 +93,33 @@ impl UndoEngine {
             }
         }
         Ok(())
+    }
+
+    /// Those of the files that the step itself has had to do with. It may know others only because
+    /// a directory above them was renamed; those are still as the step before had left them.
+    fn touched_by(
+        &self,
+        step: &ClosedEntry,
+        known: HashSet<u64>,
+        restored: &HashMap<u64, Restored>,
+    ) -> Result<Vec<u64>> {
+        if known.is_empty() {
+            return Ok(Vec::new());
+        }
+        let damaged = |error: std::io::Error| UndoError::Corrupt(error.to_string());
+        let journal = step.dir.journal().map_err(damaged)?;
+        let mut mentioned = HashSet::new();
+        for (_, record) in journal.records() {
+            for inode in mentioned_inodes(&record.map_err(damaged)?) {
+                mentioned.insert(inode);
+                mentioned.insert(self.workspace.remade.current(inode, step.sequence).0);
+            }
+        }
+        let is_mentioned = |inode: &u64| {
+            let now = restored.get(inode).map(|restored| restored.now.inode);
+            mentioned.contains(inode) || now.is_some_and(|now| mentioned.contains(&now))
+        };
+        Ok(known.into_iter().filter(is_mentioned).collect())
     }
 
     /// Files that are again as the journal found them, by the inode it knew them by.
