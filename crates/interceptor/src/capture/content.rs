@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 
 use super::recorder::{Recorder, Room, Workspace};
-use super::{BLOCK, InodeState};
+use super::{InodeState, SMALL};
 use crate::error::{Result, UndoError};
 use crate::host::{Entry, FileId, Stamp, clone_file, data_segments, is_absent, read_exact_at};
 use crate::probe::Point;
@@ -110,7 +110,7 @@ impl Recorder {
             return Ok(Capture::nothing(length));
         }
         if known.is_none()
-            && length > BLOCK
+            && length > SMALL
             && let Some(content) = self.clone_content(workspace, &opened, length)?
         {
             return Ok(Capture::Stored(CapturedContent { content, covered: Covered::Whole }));
@@ -174,6 +174,8 @@ impl Recorder {
     ) -> Result<Option<Region>> {
         let failed = |context| UndoError::io(context);
         let mut region = Region { start: span.start, end: span.end, extents: Vec::new() };
+        // Of pieces of large files, compression takes longer than anything else.
+        let whole_file = span.start == 0 && span.end <= SMALL;
         let segments = data_segments(file, span.start, span.end)
             .map_err(failed("reading what is about to change"))?;
         let mut buffer = Vec::new();
@@ -191,7 +193,12 @@ impl Recorder {
                     return Ok(None);
                 }
                 let pack = self.pack(workspace)?;
-                let extent = pack.add(&buffer[..read], at).map_err(failed("storing a preimage"))?;
+                let extent = if whole_file {
+                    pack.add_compressed(&buffer[..read], at)
+                } else {
+                    pack.add(&buffer[..read], at)
+                };
+                let extent = extent.map_err(failed("storing a preimage"))?;
                 self.charge(extent.stored_bytes.into());
                 region.extents.push(extent);
                 at += read as u64;

@@ -9,12 +9,12 @@ use parking_lot::{Mutex, MutexGuard};
 use rangemap::RangeSet;
 
 use super::listing::Listing;
-use super::{BLOCK, Span};
+use super::{Span, block_size};
 use crate::host::FileId;
 
 const SHARDS: usize = 64;
-/// A bit for each block of four tebibytes.
-const MAX_WORDS: u64 = 1 << 20;
+/// A bit for each block of 32 gibibytes.
+const MAX_WORDS: u64 = 1 << 17;
 
 const CREATED: u8 = 1;
 const TIMES: u8 = 2;
@@ -110,7 +110,7 @@ enum Blocks {
 
 impl Blocks {
     fn of(length: u64) -> Self {
-        let words = length.div_ceil(BLOCK).div_ceil(64);
+        let words = length.div_ceil(block_size(length)).div_ceil(64);
         if words > MAX_WORDS {
             return Self::Ranges(Mutex::default());
         }
@@ -210,17 +210,17 @@ impl InodeState {
     /// Stretches of former content within `span`, in whole blocks, that are not captured yet.
     pub(crate) fn missing(&self, span: Span) -> impl Iterator<Item = Span> + '_ {
         let length = self.length.load(Ordering::Acquire);
-        let end = span.end.min(length);
-        let last = end.div_ceil(BLOCK);
-        let mut block = if span.start < end { span.start / BLOCK } else { last };
+        let (end, size) = (span.end.min(length), block_size(length));
+        let last = end.div_ceil(size);
+        let mut block = if span.start < end { span.start / size } else { last };
         std::iter::from_fn(move || {
             let gap = match self.blocks.get() {
                 Some(blocks) => blocks.gap(block, last)?,
                 None => (block < last).then_some(block..last)?,
             };
             block = gap.end;
-            let end = gap.end.saturating_mul(BLOCK).min(length);
-            Some(Span { start: gap.start * BLOCK, end })
+            let end = gap.end.saturating_mul(size).min(length);
+            Some(Span { start: gap.start * size, end })
         })
     }
 
@@ -241,7 +241,8 @@ impl InodeState {
     pub(crate) fn set_span(&self, span: Span) {
         let length = self.length.load(Ordering::Acquire);
         let blocks = self.blocks.get_or_init(|| Blocks::of(length));
-        blocks.set(span.start / BLOCK..span.end.min(length).div_ceil(BLOCK));
+        let size = block_size(length);
+        blocks.set(span.start / size..span.end.min(length).div_ceil(size));
     }
 
     pub(crate) fn set_whole(&self) {
@@ -253,19 +254,22 @@ impl InodeState {
 mod tests {
     use super::*;
 
+    /// Of a large file.
+    const BLOCK: u64 = 4 << 10;
+
     #[test]
     fn blocks_are_missing_until_they_are_captured() {
         let state = InodeState::default();
-        state.set_length(10 * BLOCK + 5);
+        state.set_length(100 * BLOCK + 5);
         let all = Span { start: 0, end: u64::MAX };
         assert_eq!(
             state.missing(all).collect::<Vec<_>>(),
-            [Span { start: 0, end: 10 * BLOCK + 5 }]
+            [Span { start: 0, end: 100 * BLOCK + 5 }]
         );
         state.set_span(Span { start: BLOCK, end: 2 * BLOCK });
         let missing: Vec<_> = state.missing(all).collect();
         assert_eq!(missing[0], Span { start: 0, end: BLOCK });
-        assert_eq!(missing[1], Span { start: 2 * BLOCK, end: 10 * BLOCK + 5 });
+        assert_eq!(missing[1], Span { start: 2 * BLOCK, end: 100 * BLOCK + 5 });
         assert!(state.covers(Wanted::Content(Span { start: BLOCK + 7, end: BLOCK + 9 })));
         assert!(!state.covers(Wanted::Content(Span { start: BLOCK - 1, end: BLOCK + 9 })));
     }

@@ -15,6 +15,9 @@ use crate::probe::{Fault, Point, Probe};
 const ZSTD_LEVEL: i32 = 1;
 /// Larger stretches are stored as they are: for them, time matters more than space.
 pub(crate) const COMPRESSED_UP_TO: usize = 64 << 10;
+/// Behind the headers that many files begin with.
+const SAMPLE_AT: usize = 8 << 10;
+const SAMPLE_BYTES: usize = 2 << 10;
 
 thread_local! {
     static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };
@@ -35,13 +38,27 @@ impl Pack {
         Ok(Self { file, length: Mutex::new(0), probe })
     }
 
-    /// Stores `plain`, which stood at `file_offset`.
-    pub(crate) fn add(&self, plain: &[u8], file_offset: u64) -> io::Result<Extent> {
+    /// Stores `plain`, which stood at `file_offset`, in as few bytes as it can.
+    pub(crate) fn add_compressed(&self, plain: &[u8], file_offset: u64) -> io::Result<Extent> {
         let compressed = if plain.len() <= COMPRESSED_UP_TO { compress(plain)? } else { None };
-        let (stored, codec) = match &compressed {
-            Some(bytes) => (bytes.as_slice(), Codec::Zstd),
-            None => (plain, Codec::Plain),
-        };
+        match &compressed {
+            Some(bytes) => self.store(plain, bytes, Codec::Zstd, file_offset),
+            None => self.add(plain, file_offset),
+        }
+    }
+
+    /// Stores `plain`, which stood at `file_offset`, as it is.
+    pub(crate) fn add(&self, plain: &[u8], file_offset: u64) -> io::Result<Extent> {
+        self.store(plain, plain, Codec::Plain, file_offset)
+    }
+
+    fn store(
+        &self,
+        plain: &[u8],
+        stored: &[u8],
+        codec: Codec,
+        file_offset: u64,
+    ) -> io::Result<Extent> {
         // The length counts what is there: it moves only when the bytes are written.
         let mut length = self.length.lock();
         let pack_offset = *length;
@@ -84,11 +101,21 @@ fn compress(plain: &[u8]) -> io::Result<Option<Vec<u8>>> {
     if plain.len() < TOO_SMALL {
         return Ok(None);
     }
-    let compressed = COMPRESSOR.with_borrow_mut(|slot| match slot {
-        Some(compressor) => compressor.compress(plain),
-        None => slot.insert(zstd::bulk::Compressor::new(ZSTD_LEVEL)?).compress(plain),
-    })?;
-    Ok((compressed.len() <= plain.len() - plain.len() / 8).then_some(compressed))
+    let pays = |plain: &[u8], compressed: &[u8]| compressed.len() <= plain.len() - plain.len() / 8;
+    COMPRESSOR.with_borrow_mut(|slot| {
+        let compressor = match slot {
+            Some(compressor) => compressor,
+            None => slot.insert(zstd::bulk::Compressor::new(ZSTD_LEVEL)?),
+        };
+        // Much of what is large cannot be compressed, and takes longest to find that out.
+        if let Some(sample) = plain.get(SAMPLE_AT..SAMPLE_AT + SAMPLE_BYTES)
+            && !pays(sample, &compressor.compress(sample)?)
+        {
+            return Ok(None);
+        }
+        let compressed = compressor.compress(plain)?;
+        Ok(pays(plain, &compressed).then_some(compressed))
+    })
 }
 
 /// Gives bytes back, checked.
