@@ -75,6 +75,11 @@ impl Place {
     /// The name as the disk spells it, where names that differ in case are one: the engine must
     /// know each file by one name.
     pub(super) fn spelled(&self) -> Vec<u8> {
+        // To open a FIFO or a device can mean something to whoever is at the other end.
+        let kind = self.stat().map(|stat| FileType::from_raw_mode(stat.st_mode));
+        if !matches!(kind, Ok(FileType::RegularFile | FileType::Directory | FileType::Symlink)) {
+            return self.name.clone();
+        }
         let flags = OFlags::RDONLY | OFlags::SYMLINK | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let full = rustix::fs::openat(&self.dir, self.name(), flags, Mode::empty())
             .and_then(rustix::fs::getpath);
@@ -163,7 +168,7 @@ pub(super) fn list(dir: &File) -> io::Result<Vec<Listed>> {
     Dir::read_from(dir)?.map(entry).collect()
 }
 
-/// An extended attribute; `None` if there is none of that name.
+/// The value of an extended attribute.
 pub(super) fn get_xattr(file: &File, name: &OsStr) -> io::Result<Vec<u8>> {
     sized(|buffer| rustix::fs::fgetxattr(file, name.as_bytes(), buffer))
 }

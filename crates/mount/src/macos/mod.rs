@@ -10,11 +10,14 @@
 //! `macos_nodes`, beside this folder, knows which name each of the kernel's nodes stands for.
 //!
 //! It compiles; it has never run. What it cannot do:
+//! - One request at a time: `fuser` has one thread outside Linux, so a mutation that waits for an
+//!   answer to a safeguard holds up everything else.
 //! - FIFOs, sockets and devices cannot be made, nor flags (`chflags`) and times of creation set.
 //! - Resource forks can be written in one piece only.
-//! - Names that differ in case are one name where the disk says so; names that differ in how their
-//!   accents are composed count as two.
-//! - Each name of a file with several is a node, and has an inode number, of its own.
+//! - Names that differ in case are one name where the disk says so, if the file may be read; names
+//!   that differ in how their accents are composed count as two.
+//! - Each name of a file with several is a node, and has an inode number, of its own; listings show
+//!   the host's numbers.
 //! - Of a removed file that is still open, the content can be changed, the attributes cannot.
 
 mod attributes;

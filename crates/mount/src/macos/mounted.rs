@@ -10,9 +10,6 @@ use fuser::{BackgroundSession, Config, MountOption};
 use super::host::Root;
 use super::passthrough::Passthrough;
 
-/// So many requests at a time: one that waits for an answer must not hold up the others.
-const THREADS: usize = 8;
-
 /// Why a folder could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -39,7 +36,6 @@ impl Mount {
         let root = Root::open(source)
             .map_err(|error| MountError::Source { path: source.into(), source: error })?;
         let mut config = Config::default();
-        config.n_threads = Some(THREADS);
         config.mount_options = vec![
             MountOption::FSName("codeagent".into()),
             MountOption::DefaultPermissions,

@@ -216,7 +216,7 @@ impl<I: WriteInterceptor> Passthrough<I> {
         }
         let file = FileRef { path: found.path.as_path(), fd: Some(file.as_fd()) };
         let permit = self.ask(&mutation(file))?;
-        finish(permit, host())
+        conclude(permit, host())
     }
 
     /// Changes what is perhaps not open.
@@ -230,12 +230,7 @@ impl<I: WriteInterceptor> Passthrough<I> {
         let place = self.root.place(path.as_path())?;
         let file = FileRef::at(path.as_path());
         let permit = self.ask(&Mutation::SetAttributes { file })?;
-        let outcome = host(&place);
-        // One of several changes may have happened: then undo looks for itself.
-        if outcome.is_ok() {
-            permit.done();
-        }
-        outcome
+        conclude(permit, host(&place))
     }
 
     fn truncate(&self, node: INodeNo, handle: Option<FileHandle>, length: u64) -> io::Result<()> {
@@ -304,7 +299,7 @@ impl<I: WriteInterceptor> Passthrough<I> {
         let length = data.len() as u64;
         let host = || opened.file.write_all_at(data, offset);
         match self.interceptor.repeat_write(opened.id, offset, length) {
-            Some(permit) => finish(permit, host())?,
+            Some(permit) => conclude(permit, host())?,
             None => {
                 self.change_opened(
                     node,
@@ -729,6 +724,15 @@ fn finish<T>(permit: Permit<'_>, outcome: io::Result<T>) -> io::Result<T> {
     match outcome {
         Ok(_) => permit.done(),
         Err(_) => permit.failed(),
+    }
+    outcome
+}
+
+/// Tells the permit that a file changed. An error may come after half of the change: then nothing
+/// is said, and undo looks for itself.
+fn conclude<T>(permit: Permit<'_>, outcome: io::Result<T>) -> io::Result<T> {
+    if outcome.is_ok() {
+        permit.done();
     }
     outcome
 }

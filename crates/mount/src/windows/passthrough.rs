@@ -11,12 +11,13 @@ use codeagent_interceptor::{
     Allocation, FileId, FileRef, Mutation, Permit, RenameMode, WriteInterceptor,
 };
 use windows_sys::Win32::Foundation::{
-    ERROR_HANDLE_EOF, NTSTATUS, STATUS_DIRECTORY_NOT_EMPTY, STATUS_EAS_NOT_SUPPORTED,
-    STATUS_END_OF_FILE, STATUS_MEDIA_WRITE_PROTECTED, STATUS_OBJECT_NAME_INVALID,
-    STATUS_UNEXPECTED_IO_ERROR,
+    ERROR_HANDLE_EOF, NTSTATUS, STATUS_CANNOT_DELETE, STATUS_DIRECTORY_NOT_EMPTY,
+    STATUS_EAS_NOT_SUPPORTED, STATUS_END_OF_FILE, STATUS_MEDIA_WRITE_PROTECTED,
+    STATUS_OBJECT_NAME_INVALID, STATUS_OBJECT_NAME_NOT_FOUND, STATUS_UNEXPECTED_IO_ERROR,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    FILE_ATTRIBUTE_DIRECTORY, FILE_ATTRIBUTE_NORMAL, FILE_LIST_DIRECTORY, INVALID_FILE_ATTRIBUTES,
+    FILE_ATTRIBUTE_DIRECTORY, FILE_ATTRIBUTE_NORMAL, FILE_ATTRIBUTE_READONLY, FILE_LIST_DIRECTORY,
+    FILE_WRITE_ATTRIBUTES, FILE_WRITE_DATA, INVALID_FILE_ATTRIBUTES,
 };
 use winfsp_wrs::{
     CleanupFlags, CreateFileInfo, CreateOptions, DirInfo, FileAccessRights, FileAttributes,
@@ -87,7 +88,7 @@ impl<I: WriteInterceptor> Passthrough<I> {
         let name = self.root.name_of(&open.file)?;
         let file = FileRef { path: name.path.as_path(), fd: Some(open.file.as_handle()) };
         let permit = self.ask(&mutation(file))?;
-        finish(permit, host().map_err(of_io))
+        conclude(permit, host())
     }
 
     /// A write to what the step has captured already needs no name.
@@ -102,8 +103,18 @@ impl<I: WriteInterceptor> Passthrough<I> {
         let length = buffer.len() as u64;
         let host = || write_all(&open.file, buffer, offset);
         match self.repeated_write(open, offset, length) {
-            Some(permit) => finish(permit, host().map_err(of_io)),
+            Some(permit) => conclude(permit, host()),
             None => self.change(open, |file| Mutation::Write { file, offset, length }, host),
+        }
+    }
+
+    /// The same file once more, for what the client's own handle need not allow.
+    fn reopened(&self, open: &Open, access: u32) -> Outcome<File> {
+        let name = self.root.name_of(&open.file)?;
+        let file = self.root.entry(&name.units, access, Kind::Any)?;
+        match host::id_of(&file).map_err(of_io)? == open.id {
+            true => Ok(file),
+            false => Err(STATUS_OBJECT_NAME_NOT_FOUND), // somebody else's name by now
         }
     }
 
@@ -226,13 +237,14 @@ impl<I: WriteInterceptor> FileSystemInterface for Passthrough<I> {
         if !extended.is_empty() {
             return Err(STATUS_EAS_NOT_SUPPORTED);
         }
-        let host = || open.file.set_len(0);
+        let file = self.reopened(&open, FILE_WRITE_DATA | FILE_WRITE_ATTRIBUTES)?;
+        let host = || file.set_len(0);
         self.change(&open, |file| Mutation::Truncate { file, length: 0 }, host)?;
         let before = open.facts()?.attributes;
         let after = if replace_attributes { attributes.0 } else { attributes.0 | before };
         let after = if after == 0 { FILE_ATTRIBUTE_NORMAL } else { after };
         if after != before {
-            let host = || host::set_basic(&open.file, after, [0; 4]);
+            let host = || host::set_basic(&file, after, [0; 4]);
             self.change(&open, |file| Mutation::SetAttributes { file }, host)?;
         }
         open.info()
@@ -337,12 +349,13 @@ impl<I: WriteInterceptor> FileSystemInterface for Passthrough<I> {
         if self.read_only {
             return Err(STATUS_MEDIA_WRITE_PROTECTED);
         }
+        if open.facts()?.attributes & FILE_ATTRIBUTE_READONLY != 0 {
+            return Err(STATUS_CANNOT_DELETE);
+        }
         if !open.directory {
             return Ok(());
         }
-        // The client's handle need not be one that may list.
-        let name = self.root.name_of(&open.file)?;
-        let dir = self.root.entry(&name.units, FILE_LIST_DIRECTORY, Kind::Directory)?;
+        let dir = self.reopened(&open, FILE_LIST_DIRECTORY)?;
         let entries = host::list(&dir).map_err(of_io)?;
         match entries.iter().all(|entry| is_dots(&entry.name)) {
             true => Ok(()),
@@ -358,7 +371,13 @@ impl<I: WriteInterceptor> FileSystemInterface for Passthrough<I> {
         replace: bool,
     ) -> Outcome<()> {
         let from = self.root.name_of(&open.file)?;
-        let (parent, to) = self.root.place_of(&named(new_file_name)?)?;
+        let (parent, mut to) = self.root.place_of(&named(new_file_name)?)?;
+        // What is there is replaced under its own spelling, unless it is the file itself.
+        if let Ok(existing) = self.root.entry(&to.units, 0, Kind::Any)
+            && host::id_of(&existing).map_err(of_io)? != open.id
+        {
+            to = self.root.name_of(&existing)?;
+        }
         let (_, name) = to.split().ok_or(STATUS_OBJECT_NAME_INVALID)?;
         let permit = self.ask(&Mutation::Rename {
             from: from.path.as_path(),
@@ -414,6 +433,15 @@ fn finish<T>(permit: Permit<'_>, outcome: Outcome<T>) -> Outcome<T> {
         Err(_) => permit.failed(),
     }
     outcome
+}
+
+/// Tells the permit that a file changed. An error may come after half of the change: then nothing
+/// is said, and undo looks for itself.
+fn conclude<T>(permit: Permit<'_>, outcome: io::Result<T>) -> Outcome<T> {
+    if outcome.is_ok() {
+        permit.done();
+    }
+    outcome.map_err(of_io)
 }
 
 fn named(file_name: &U16CStr) -> Result<VolumePath, NTSTATUS> {
