@@ -19,19 +19,20 @@ use windows_sys::Wdk::Storage::FileSystem::{
     FILE_SYNCHRONOUS_IO_NONALERT, FileRenameInformation, NtCreateFile, NtSetInformationFile,
 };
 use windows_sys::Win32::Foundation::{
-    ERROR_NO_MORE_FILES, HANDLE, OBJ_CASE_INSENSITIVE, OBJ_DONT_REPARSE,
-    STATUS_OBJECT_NAME_INVALID, STATUS_OBJECT_PATH_NOT_FOUND, UNICODE_STRING,
+    ERROR_INVALID_FUNCTION, ERROR_INVALID_PARAMETER, ERROR_NO_MORE_FILES, ERROR_NOT_SUPPORTED,
+    HANDLE, OBJ_CASE_INSENSITIVE, OBJ_DONT_REPARSE, STATUS_OBJECT_NAME_INVALID,
+    STATUS_OBJECT_PATH_NOT_FOUND, UNICODE_STRING,
 };
 use windows_sys::Win32::Storage::FileSystem::{
     BY_HANDLE_FILE_INFORMATION, DELETE, FILE_ALLOCATION_INFO, FILE_BASIC_INFO,
-    FILE_DISPOSITION_FLAG_DELETE, FILE_DISPOSITION_FLAG_POSIX_SEMANTICS, FILE_DISPOSITION_INFO_EX,
-    FILE_FLAG_BACKUP_SEMANTICS, FILE_ID_BOTH_DIR_INFO, FILE_INFO_BY_HANDLE_CLASS,
-    FILE_LIST_DIRECTORY, FILE_READ_ATTRIBUTES, FILE_SHARE_DELETE, FILE_SHARE_READ,
-    FILE_SHARE_WRITE, FILE_STANDARD_INFO, FILE_TRAVERSE, FileAllocationInfo, FileBasicInfo,
-    FileDispositionInfoEx, FileIdBothDirectoryInfo, FileIdBothDirectoryRestartInfo,
-    FileStandardInfo, GetDiskFreeSpaceExW, GetFileInformationByHandle,
-    GetFileInformationByHandleEx, GetFinalPathNameByHandleW, READ_CONTROL, SYNCHRONIZE,
-    SetFileInformationByHandle,
+    FILE_DISPOSITION_FLAG_DELETE, FILE_DISPOSITION_FLAG_POSIX_SEMANTICS, FILE_DISPOSITION_INFO,
+    FILE_DISPOSITION_INFO_EX, FILE_FLAG_BACKUP_SEMANTICS, FILE_ID_BOTH_DIR_INFO,
+    FILE_INFO_BY_HANDLE_CLASS, FILE_LIST_DIRECTORY, FILE_READ_ATTRIBUTES, FILE_SHARE_DELETE,
+    FILE_SHARE_READ, FILE_SHARE_WRITE, FILE_STANDARD_INFO, FILE_TRAVERSE, FileAllocationInfo,
+    FileBasicInfo, FileDispositionInfo, FileDispositionInfoEx, FileIdBothDirectoryInfo,
+    FileIdBothDirectoryRestartInfo, FileStandardInfo, GetDiskFreeSpaceExW,
+    GetFileInformationByHandle, GetFileInformationByHandleEx, GetFinalPathNameByHandleW,
+    READ_CONTROL, SYNCHRONIZE, SetFileInformationByHandle,
 };
 use windows_sys::Win32::System::IO::IO_STATUS_BLOCK;
 
@@ -130,7 +131,8 @@ impl Root {
         Ok((parent, path))
     }
 
-    /// Takes the name of `id` away, at once, whoever has the file open.
+    /// Takes the name of `id` away: at once, whoever has the file open, or, on disks that cannot do
+    /// that, when the last handle is closed.
     pub(super) fn remove(&self, path: &VolumePath, id: FileId) -> Outcome<()> {
         let file = self.entry(&path.units, DELETE, Kind::Any)?;
         if id_of(&file).map_err(of_io)? != id {
@@ -138,7 +140,13 @@ impl Root {
         }
         let flags = FILE_DISPOSITION_FLAG_DELETE | FILE_DISPOSITION_FLAG_POSIX_SEMANTICS;
         let info = FILE_DISPOSITION_INFO_EX { Flags: flags };
-        set(&file, FileDispositionInfoEx, &info).map_err(of_io)
+        match set(&file, FileDispositionInfoEx, &info) {
+            Err(error) if is_unsupported(&error) => {
+                set(&file, FileDispositionInfo, &FILE_DISPOSITION_INFO { DeleteFile: true })
+            }
+            outcome => outcome,
+        }
+        .map_err(of_io)
     }
 
     /// Bytes: all, and free for this user.
@@ -366,6 +374,12 @@ fn set<T>(file: &File, class: FILE_INFO_BY_HANDLE_CLASS, info: &T) -> io::Result
     check(unsafe {
         SetFileInformationByHandle(file.as_raw_handle(), class, source, size_of::<T>() as u32)
     })
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    const UNKNOWN: [u32; 3] =
+        [ERROR_INVALID_FUNCTION, ERROR_INVALID_PARAMETER, ERROR_NOT_SUPPORTED];
+    error.raw_os_error().is_some_and(|code| UNKNOWN.contains(&(code as u32)))
 }
 
 fn check(ok: i32) -> io::Result<()> {
