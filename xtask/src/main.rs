@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod check_cross;
 mod counts;
 mod filesystems;
 mod fuzz;
@@ -25,6 +26,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Task {
     Check(check::Args),
+    CheckCross(check_cross::Args),
     Test(test::Args),
     Bench(bench::Args),
     Fuzz(fuzz::Args),
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = process::survive_interrupts().and_then(|()| match cli.task {
         Task::Check(args) => check::run(&args),
+        Task::CheckCross(args) => check_cross::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),

@@ -1,4 +1,6 @@
-//! System packages that the tests need, installed where that is allowed.
+//! System packages that the tasks need, installed where that is allowed.
+
+use std::path::Path;
 
 use crate::process::{find_program, is_root, program, run_silently};
 
@@ -30,14 +32,19 @@ pub(crate) const FOR_TESTS: &[Needed] = &[
 pub(crate) const FOR_BENCHMARKS: &[Needed] =
     &[Needed { program: "mkfs.ext4", package: "e2fsprogs" }];
 
+/// What `cargo xtask check-cross` needs. By path: another toolchain usually comes first in `PATH`.
+pub(crate) const FOR_CROSS_CHECKS: &[Needed] = &[
+    Needed { program: "/usr/bin/cargo", package: "cargo-web" },
+    Needed { program: "/usr/bin/rustc", package: "rustc-web" },
+    Needed { program: "/usr/bin/cargo-clippy", package: "rust-web-clippy" },
+    Needed { program: "/usr/lib/rustlib/src", package: "rust-web-src" },
+    Needed { program: "/usr/bin/pkg-config", package: "pkg-config" },
+];
+
 /// Installs what is missing. What cannot be installed is said, and is no error: the tests that
 /// need it are skipped and say so.
 pub(crate) fn install_missing(needed: &[Needed]) {
-    let missing: Vec<&str> = needed
-        .iter()
-        .filter(|needed| find_program(needed.program).is_none())
-        .map(|needed| needed.package)
-        .collect();
+    let missing = missing(needed);
     if missing.is_empty() {
         return;
     }
@@ -52,6 +59,15 @@ pub(crate) fn install_missing(needed: &[Needed]) {
             eprintln!("Could not install {names}: {error:#}");
         }
     }
+}
+
+/// The packages of what is not there.
+pub(crate) fn missing(needed: &[Needed]) -> Vec<&'static str> {
+    let is_missing = |needed: &&Needed| match Path::new(needed.program) {
+        path if path.is_absolute() => !path.exists(),
+        _ => find_program(needed.program).is_none(),
+    };
+    needed.iter().filter(is_missing).map(|needed| needed.package).collect()
 }
 
 fn apt_install(packages: &[&str]) -> anyhow::Result<()> {

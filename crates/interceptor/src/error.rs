@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use codeagent_common::{ErrorCode, RelPathBuf, SafeguardId, StepId};
 
-use crate::engine::Conflict;
+use crate::conflict::Conflict;
 
 pub type Result<T, E = UndoError> = std::result::Result<T, E>;
 
@@ -84,24 +84,6 @@ fn list(conflicts: &[Conflict]) -> String {
 }
 
 impl UndoError {
-    pub(crate) fn io(context: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let context = context.into();
-        move |source| Self::Io { context, source }
-    }
-
-    /// An error of the host operation itself, to be passed on as it is.
-    pub(crate) fn host(source: io::Error) -> Self {
-        Self::Io { context: "the operation failed".into(), source }
-    }
-
-    /// What happened after these steps had been undone or redone.
-    pub(crate) fn after(self, done: &[StepId]) -> Self {
-        if done.is_empty() {
-            return self;
-        }
-        Self::Partly { done: done.to_vec(), source: Box::new(self) }
-    }
-
     /// There was no room on the disk, or none left for this user.
     pub(crate) fn is_out_of_space(&self) -> bool {
         let Self::Io { source, .. } = self else { return false };
@@ -142,6 +124,7 @@ impl UndoError {
     }
 
     /// What the process that asked for the mutation gets to see.
+    #[cfg(unix)]
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;
         let errno = match self {
@@ -209,6 +192,29 @@ impl UndoError {
     }
 }
 
+/// For the engine itself.
+#[cfg(target_os = "linux")]
+impl UndoError {
+    pub(crate) fn io(context: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let context = context.into();
+        move |source| Self::Io { context, source }
+    }
+
+    /// An error of the host operation itself, to be passed on as it is.
+    pub(crate) fn host(source: io::Error) -> Self {
+        Self::Io { context: "the operation failed".into(), source }
+    }
+
+    /// What happened after these steps had been undone or redone.
+    pub(crate) fn after(self, done: &[StepId]) -> Self {
+        if done.is_empty() {
+            return self;
+        }
+        Self::Partly { done: done.to_vec(), source: Box::new(self) }
+    }
+}
+
+#[cfg(unix)]
 impl From<UndoError> for io::Error {
     fn from(error: UndoError) -> Self {
         match error {

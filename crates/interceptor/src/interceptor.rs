@@ -1,12 +1,17 @@
 //! What a filesystem front end tells the engine, and what it gets back.
 
-use std::os::fd::BorrowedFd;
-
 use codeagent_common::{EntryKind, RelPath, StepId};
 
-use crate::Permit;
 use crate::error::Result;
-use crate::host::FileId;
+use crate::file_id::FileId;
+use crate::permit::Permit;
+
+/// An open file, as this system knows it.
+#[cfg(unix)]
+pub type BorrowedFile<'a> = std::os::fd::BorrowedFd<'a>;
+/// An open file, as this system knows it.
+#[cfg(windows)]
+pub type BorrowedFile<'a> = std::os::windows::io::BorrowedHandle<'a>;
 
 /// A file whose content or attributes are about to change.
 #[derive(Debug, Clone, Copy)]
@@ -14,7 +19,7 @@ pub struct FileRef<'a> {
     /// A name the front end knows it by.
     pub path: RelPath<'a>,
     /// The open file, if there is one: finds it again when its name has changed meanwhile.
-    pub fd: Option<BorrowedFd<'a>>,
+    pub fd: Option<BorrowedFile<'a>>,
 }
 
 impl<'a> FileRef<'a> {

@@ -3,33 +3,57 @@
 //! A filesystem front end asks [`WriteInterceptor::before`] for a [`Permit`] before each mutation.
 //! [`UndoEngine`] answers by recording how to undo it; see `docs/undo-log-format.md` for what it
 //! writes, and ARCHITECTURE.md for how the parts fit.
+//!
+//! Front ends for other systems than Linux can be written against the interface; the engine itself
+//! exists on Linux only.
 
-mod capture;
-mod clock;
-mod config;
-mod engine;
+mod conflict;
 mod error;
 mod events;
-mod fold;
-mod host;
-mod ignored;
-mod inspect;
+mod file_id;
 mod interceptor;
-mod lineage;
-mod probe;
-mod store;
+mod permit;
 
-pub use clock::{Clock, SystemClock};
-pub use config::{AllowAll, EngineConfig, PathPolicy};
-pub use engine::{
-    AdoptReport, ClientCache, ClosedStep, Conflict, ConflictKind, HistoryEntry, OnConflict, Permit,
-    Preview, RecoveryReport, RestoreReport, RollbackOptions, RollbackReport, StagedChange,
-    StepRequest, StoreStatus, UndoEngine,
-};
+pub use conflict::{Conflict, ConflictKind};
 pub use error::{Result, UndoError};
 pub use events::{EngineEvent, EventSink, IgnoreEvents};
-pub use host::FileId;
-pub use inspect::{Finding, VerifyReport, dump, verify};
-pub use interceptor::{Allocation, FileRef, Mutation, RenameMode, WriteInterceptor};
-pub use probe::{Fault, FaultInjector, Point};
-pub use store::{SOCKET, working_dir_of};
+pub use file_id::FileId;
+pub use interceptor::{Allocation, BorrowedFile, FileRef, Mutation, RenameMode, WriteInterceptor};
+pub use permit::Permit;
+
+#[cfg(target_os = "linux")]
+mod capture;
+#[cfg(target_os = "linux")]
+mod clock;
+#[cfg(target_os = "linux")]
+mod config;
+#[cfg(target_os = "linux")]
+mod engine;
+#[cfg(target_os = "linux")]
+mod fold;
+#[cfg(target_os = "linux")]
+mod host;
+#[cfg(target_os = "linux")]
+mod ignored;
+#[cfg(target_os = "linux")]
+mod inspect;
+#[cfg(target_os = "linux")]
+mod lineage;
+#[cfg(target_os = "linux")]
+mod probe;
+#[cfg(target_os = "linux")]
+mod store;
+
+#[cfg(target_os = "linux")]
+pub use {
+    clock::{Clock, SystemClock},
+    config::{AllowAll, EngineConfig, PathPolicy},
+    engine::{
+        AdoptReport, ClientCache, ClosedStep, HistoryEntry, OnConflict, Preview, RecoveryReport,
+        RestoreReport, RollbackOptions, RollbackReport, StagedChange, StepRequest, StoreStatus,
+        UndoEngine,
+    },
+    inspect::{Finding, VerifyReport, dump, verify},
+    probe::{Fault, FaultInjector, Point},
+    store::{SOCKET, working_dir_of},
+};

@@ -1,13 +1,13 @@
 //! The command line, and the process around a mount.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use codeagent_fs::Cache;
 use codeagent_interceptor::EngineEvent;
 use codeagent_mount::{
@@ -15,70 +15,10 @@ use codeagent_mount::{
 };
 use codeagent_worker::{Event, Settings, WorkerProcess, WorkerSpec, end_orphan};
 
+use crate::arguments::{Arguments, CacheChoice};
+
 /// How a detached process tells the one that started it that the mount is there.
 const READY: &str = "ready";
-
-/// Mounts a folder so that whatever any program does in it can be undone.
-///
-/// What is written within a few seconds is one step. The mount ends with Ctrl-C, a signal to end,
-/// or `umount`.
-#[derive(Debug, Parser)]
-#[command(name = "codeagent-mount", version)]
-struct Arguments {
-    /// The folder with the real files.
-    #[arg(long, value_name = "DIR")]
-    source_dir: PathBuf,
-
-    /// Where it appears; may be the folder itself.
-    #[arg(long, value_name = "DIR")]
-    mount_point: PathBuf,
-
-    /// Where undo data is kept: outside the folder, best on the same disk.
-    #[arg(long, value_name = "DIR")]
-    undo_dir: PathBuf,
-
-    /// Stay in the foreground (the default).
-    #[arg(long, conflicts_with = "daemon")]
-    foreground: bool,
-
-    /// Return as soon as the folder is mounted, and go on in the background.
-    #[arg(long)]
-    daemon: bool,
-
-    /// Nothing can be changed through the mount.
-    #[arg(long)]
-    read_only: bool,
-
-    /// What the kernel may keep.
-    #[arg(long, value_enum, default_value_t = CacheChoice::Coherent, value_name = "HOW")]
-    cache: CacheChoice,
-
-    /// A step ends after this much quiet.
-    #[arg(long, value_name = "SECS", default_value_t = 5.0, value_parser = seconds)]
-    ambient_timeout: f64,
-
-    /// Started by --daemon.
-    #[arg(long, hide = true)]
-    detached: bool,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum CacheChoice {
-    /// Nothing; programs cannot map files for writing.
-    Never,
-    /// Contents, checked at each open; names and attributes are always asked for.
-    Coherent,
-    /// Contents, names and attributes. An undo is seen at once; what others change in the folder
-    /// itself, within a second.
-    Auto,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if (0.01..=86_400.0).contains(&value) => Ok(value),
-        _ => Err("a number of seconds between 0.01 and 86400".into()),
-    }
-}
 
 #[expect(clippy::print_stderr, reason = "errors are for people")]
 pub(crate) fn main() -> ExitCode {

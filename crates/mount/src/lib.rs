@@ -1,22 +1,53 @@
-//! The mount: the intercepting filesystem, served to this machine over FUSE.
-#![cfg(target_os = "linux")]
+//! The mount: the folder, served to this machine so that every change is announced first.
+//!
+//! On Linux that is the intercepting filesystem over FUSE. Elsewhere a passthrough of its own asks
+//! the interceptor (`windows`, `macos`); nothing mounts it yet, because there is no engine there.
 
+#[cfg(target_os = "linux")]
 mod acl;
+#[cfg(target_os = "linux")]
 mod adapter;
+#[cfg(target_os = "linux")]
 mod attach;
+#[cfg(target_os = "linux")]
 mod attributes;
+#[cfg(target_os = "linux")]
 mod front_end;
+#[cfg(target_os = "linux")]
 mod kernel_cache;
+#[cfg(target_os = "linux")]
 mod local;
+#[cfg(all(target_os = "macos", feature = "macfuse"))]
+mod macos;
+#[cfg(any(test, all(target_os = "macos", feature = "macfuse")))]
+mod macos_nodes;
+#[cfg(target_os = "linux")]
 mod mounted;
+#[cfg(target_os = "linux")]
 mod plain;
+#[cfg(target_os = "linux")]
 mod replies;
+#[cfg(target_os = "linux")]
 mod stale;
+#[cfg(target_os = "linux")]
 mod supervised;
+#[cfg(all(windows, feature = "winfsp"))]
+mod windows;
+#[cfg(any(test, all(windows, feature = "winfsp")))]
+mod windows_names;
 
-pub use codeagent_fs::{Cache, raise_descriptor_limit};
-pub use front_end::{MountFrontEnd, Session, serve};
-pub use mounted::{Mount, MountOptions, Unmounted};
-pub use plain::PlainMount;
-pub use stale::{recover, unmount};
-pub use supervised::{Report, Signal, Supervised, SupervisedError};
+#[cfg(target_os = "linux")]
+pub use {
+    codeagent_fs::{Cache, raise_descriptor_limit},
+    front_end::{MountFrontEnd, Session, serve},
+    mounted::{Mount, MountOptions, Unmounted},
+    plain::PlainMount,
+    stale::{recover, unmount},
+    supervised::{Report, Signal, Supervised, SupervisedError},
+};
+
+#[cfg(all(windows, feature = "winfsp"))]
+pub use windows::{Mount, MountError};
+
+#[cfg(all(target_os = "macos", feature = "macfuse"))]
+pub use macos::{Mount, MountError};

@@ -1,16 +1,14 @@
 //! `codeagent-mount`: see `--help`.
 
+mod arguments;
 #[cfg(target_os = "linux")]
 mod cli;
-
-#[cfg(target_os = "linux")]
-fn main() -> std::process::ExitCode {
-    cli::main()
-}
-
 #[cfg(not(target_os = "linux"))]
-#[expect(clippy::print_stderr, reason = "it is for people")]
+mod without_engine;
+
 fn main() -> std::process::ExitCode {
-    eprintln!("codeagent-mount: mounting is not available on this system yet");
-    std::process::ExitCode::FAILURE
+    #[cfg(target_os = "linux")]
+    return cli::main();
+    #[cfg(not(target_os = "linux"))]
+    return without_engine::main();
 }

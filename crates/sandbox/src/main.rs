@@ -24,6 +24,7 @@ fn main() -> std::process::ExitCode {
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::print_stderr, reason = "it is for people")]
 fn main() -> std::process::ExitCode {
-    eprintln!("sandbox: not available on this system yet");
+    eprintln!("sandbox: the undo engine does not run on this system yet, so nothing was done");
+    eprintln!("hint: run it on Linux");
     std::process::ExitCode::FAILURE
 }

@@ -10,7 +10,8 @@ use std::io;
 
 use codeagent_common::{RelPath, RelPathBuf, StepId};
 
-use super::external::{Conflict, ConflictKind, compare};
+use super::external::compare;
+use crate::conflict::{Conflict, ConflictKind};
 use crate::fold::{Marks, NodeId, STAMPED_BELOW, Sketch, mentions};
 use crate::host::{Stamp, Tree, walk_some};
 use crate::store::{At, ChangeTable, JournalReader, Record, RemadeLog};

@@ -2,42 +2,16 @@
 
 use std::collections::HashMap;
 
-use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPath, RelPathBuf, StepId};
-use serde::{Deserialize, Serialize};
+use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPath, RelPathBuf};
 
 use super::UndoEngine;
 use super::continuity::Continuity;
 use super::state::{ClosedEntry, State};
 use crate::capture::InodeState;
+use crate::conflict::{Conflict, ConflictKind};
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
 use crate::host::Stamp;
-
-/// A path that undo would touch, and that somebody else has touched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Conflict {
-    pub path: RelPathBuf,
-    /// The step whose undo it concerns.
-    pub step: StepId,
-    pub kind: ConflictKind,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ConflictKind {
-    /// It is not as the step left it.
-    Changed,
-    /// Something is there that the step had removed.
-    Appeared,
-    /// It is gone.
-    Disappeared,
-    /// It lies in a directory that undo would remove.
-    Foreign,
-    /// It was changed between this step and a later one.
-    ChangedBetweenSteps,
-    /// The watcher saw somebody else write to it.
-    Barrier,
-}
 
 impl UndoEngine {
     /// Every path that undoing `steps` (newest first) would touch and that is not as they left it.

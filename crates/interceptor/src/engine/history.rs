@@ -4,8 +4,8 @@ use codeagent_common::{BarrierInfo, Change, ChangeKind, StepId, StepInfo};
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
-use super::external::Conflict;
 use super::state::ClosedEntry;
+use crate::conflict::Conflict;
 use crate::error::{Result, UndoError};
 use crate::fold::net_changes_of;
 use crate::store::StoredChange;

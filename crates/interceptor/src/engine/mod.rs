@@ -57,9 +57,8 @@ use crate::store::{
 
 pub use adopt::{AdoptReport, StagedChange};
 pub use caches::ClientCache;
-pub use external::{Conflict, ConflictKind};
 pub use history::{HistoryEntry, Preview, StoreStatus};
-pub use permit::Permit;
+pub(crate) use permit::Held;
 pub use recovery::RecoveryReport;
 pub use restore::RestoreReport;
 pub use rollback::{OnConflict, RollbackOptions, RollbackReport};

@@ -1,4 +1,4 @@
-//! Permission for one mutation, held while it happens.
+//! What a permit means to the engine.
 
 use codeagent_common::{RelPathBuf, StepId};
 use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
@@ -6,22 +6,16 @@ use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 use super::UndoEngine;
 use super::state::State;
 use crate::host::{FileId, Stamp};
+use crate::permit::Permit;
 
-/// The mutation may happen now.
-///
-/// While a permit lives, no step is opened, closed or undone, and no other mutation of the same
-/// name gets a permit: the journal's order is the order on the host. One that is dropped without a
-/// word (a front end failed) leaves open whether the mutation happened; undo then finds out by
-/// looking.
-#[must_use = "the mutation is only recorded while the permit is held"]
-pub struct Permit<'e> {
+/// What the engine holds while a mutation happens, and what it has yet to do.
+pub(crate) struct Held<'e> {
     engine: Option<&'e UndoEngine>,
     after: After,
-    performed: bool,
     // Dropped in this order: names before the gate.
     _dirs: [Option<MutexGuard<'e, ()>>; 2],
     _names: Names<'e>,
-    gate: Option<RwLockReadGuard<'e, State>>,
+    gate: RwLockReadGuard<'e, State>,
 }
 
 /// How much of the namespace a mutation locks.
@@ -58,29 +52,13 @@ pub(super) struct After {
 }
 
 impl<'e> Permit<'e> {
-    /// A permit that guards nothing, for interceptors that record nothing.
-    pub fn free() -> Permit<'static> {
-        Permit::bare(None, false)
-    }
-
     /// Nothing to record, but no step may end meanwhile.
     pub(super) fn gated(gate: RwLockReadGuard<'e, State>) -> Self {
-        Self::bare(Some(gate), false)
+        Permit { performed: false, held: Some(Held::bare(gate)) }
     }
 
     pub(super) fn performed_by_engine(gate: RwLockReadGuard<'e, State>) -> Self {
-        Self::bare(Some(gate), true)
-    }
-
-    fn bare(gate: Option<RwLockReadGuard<'e, State>>, performed: bool) -> Self {
-        Permit {
-            engine: None,
-            after: After::default(),
-            performed,
-            _dirs: [None, None],
-            _names: Names::None,
-            gate,
-        }
+        Permit { performed: true, held: Some(Held::bare(gate)) }
     }
 
     pub(super) fn new(
@@ -90,28 +68,28 @@ impl<'e> Permit<'e> {
         dirs: [Option<MutexGuard<'e, ()>>; 2],
         after: After,
     ) -> Self {
-        Permit {
-            engine: Some(engine),
-            after,
-            performed: false,
-            _dirs: dirs,
-            _names: names,
-            gate: Some(gate),
-        }
+        let held = Held { engine: Some(engine), after, _dirs: dirs, _names: names, gate };
+        Permit { performed: false, held: Some(held) }
     }
 
-    /// The mutation has happened already; the front end must not repeat it.
-    pub fn performed(&self) -> bool {
-        self.performed
+    /// The step and the reason, once, if it has just lost its protection.
+    pub(super) fn newly_unprotected(&self) -> Option<(StepId, String)> {
+        let step = self.held.as_ref()?.gate.open.as_ref()?;
+        step.newly_unprotected().map(|reason| (step.id, reason.to_owned()))
+    }
+}
+
+impl<'e> Held<'e> {
+    fn bare(gate: RwLockReadGuard<'e, State>) -> Self {
+        let after = After::default();
+        Held { engine: None, after, _dirs: [None, None], _names: Names::None, gate }
     }
 
-    /// The mutation succeeded.
-    pub fn done(mut self) {
+    pub(crate) fn done(mut self) {
         self.conclude(true);
     }
 
-    /// The mutation succeeded and made this inode. Saves the engine a look.
-    pub fn created(mut self, id: FileId) {
+    pub(crate) fn created(mut self, id: FileId) {
         if self.after.created.take().is_some()
             && let Some(recorder) = self.recorder()
         {
@@ -120,8 +98,7 @@ impl<'e> Permit<'e> {
         self.conclude(true);
     }
 
-    /// The host refused.
-    pub fn failed(mut self) {
+    pub(crate) fn failed(mut self) {
         let after = std::mem::take(&mut self.after);
         if let Some(recorder) = self.recorder() {
             after.creating.inspect(|index| recorder.created(*index));
@@ -132,14 +109,8 @@ impl<'e> Permit<'e> {
         }
     }
 
-    /// The step and the reason, once, if it has just lost its protection.
-    pub(super) fn newly_unprotected(&self) -> Option<(StepId, String)> {
-        let step = self.gate.as_ref()?.open.as_ref()?;
-        step.newly_unprotected().map(|reason| (step.id, reason.to_owned()))
-    }
-
     fn recorder(&self) -> Option<&crate::capture::Recorder> {
-        self.gate.as_ref()?.open.as_ref()?.recorder()
+        self.gate.open.as_ref()?.recorder()
     }
 
     /// What follows from the mutation, or, if nobody said how it went, from its possibility.
@@ -175,14 +146,8 @@ impl<'e> Permit<'e> {
     }
 }
 
-impl Drop for Permit<'_> {
+impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.conclude(false);
-    }
-}
-
-impl std::fmt::Debug for Permit<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Permit").field("performed", &self.performed).finish_non_exhaustive()
     }
 }

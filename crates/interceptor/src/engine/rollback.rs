@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPathBuf, StepId, StepInfo};
 use serde::{Deserialize, Serialize};
 
-use super::external::Conflict;
+use super::UndoEngine;
 use super::invert::{Inversion, Inverted, Treatment};
 use super::state::{ClosedEntry, Interrupted, State};
-use super::{ConflictKind, UndoEngine};
 use crate::capture::Recorder;
+use crate::conflict::Conflict;
 use crate::error::{Result, UndoError};
 use crate::host::FileId;
 use crate::inspect::check_journal;
@@ -318,11 +318,5 @@ impl RollbackReport {
         self.restored += inverted.restored;
         self.removed += inverted.removed;
         self.left.extend(inverted.left);
-    }
-}
-
-impl Conflict {
-    pub(super) fn new(path: RelPathBuf, step: StepId, kind: ConflictKind) -> Self {
-        Self { path, step, kind }
     }
 }

@@ -12,6 +12,7 @@ mod stamp;
 mod tree;
 mod walk;
 
+pub(crate) use crate::file_id::FileId;
 pub(crate) use content::{
     clone_file, copy_range, data_segments, punch, read_exact_at, write_all_at,
 };
@@ -19,7 +20,6 @@ pub(crate) use copy::{CopiedLinks, copy_entry, copy_linked};
 pub(crate) use entry::Entry;
 pub(crate) use lend::Lender;
 pub(crate) use metadata::{Meta, MetaScope};
-pub use stamp::FileId;
 pub(crate) use stamp::Stamp;
 pub(crate) use tree::{Dir, Tree, is_absent};
 pub(crate) use walk::{remove_all, walk, walk_some};

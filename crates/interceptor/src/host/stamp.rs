@@ -6,19 +6,7 @@ use codeagent_common::EntryKind;
 use rustix::fs::{FileType, Stat};
 use serde::{Deserialize, Serialize};
 
-/// Identifies an inode while the machine runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId {
-    pub device: u64,
-    pub inode: u64,
-}
-
-impl FileId {
-    /// The identity of an open file.
-    pub fn of(file: impl std::os::fd::AsFd) -> io::Result<Self> {
-        Ok(Stamp::of(file)?.0)
-    }
-}
+use crate::file_id::FileId;
 
 /// An entry at one moment. Two equal stamps mean that nobody touched the entry in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +43,7 @@ impl Stamp {
             mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as u32),
             ctime: (stat.st_ctime as i64, stat.st_ctime_nsec as u32),
         };
-        (FileId { device: stat.st_dev as u64, inode: stamp.inode }, stamp)
+        (FileId::from(stat), stamp)
     }
 
     pub(crate) fn file_type(&self) -> FileType {

@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use super::{Attempt, errno};
 use crate::capture::{Capture, Wanted};
 use crate::engine::UndoEngine;
-use crate::engine::permit::Permit;
 use crate::engine::state::State;
 use crate::error::{Result, UndoError};
 use crate::host::{Entry, FileId, Stamp, is_absent};
 use crate::interceptor::FileRef;
+use crate::permit::Permit;
 use crate::store::{At, ObjectRef};
 
 impl UndoEngine {

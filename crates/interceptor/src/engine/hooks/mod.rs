@@ -17,7 +17,6 @@ use parking_lot::RwLockReadGuard;
 use rustix::io::Errno;
 
 use super::UndoEngine;
-use super::permit::Permit;
 use super::safeguard::{Question, SafeguardDesk};
 use super::state::{OpenStep, State};
 use crate::capture::{Span, Wanted};
@@ -26,6 +25,7 @@ use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
 use crate::host::FileId;
 use crate::interceptor::{Allocation, Mutation, RenameMode, WriteInterceptor};
+use crate::permit::Permit;
 
 /// Journal space kept free for the record of a mutation.
 const RECORD_ROOM: u64 = 512;

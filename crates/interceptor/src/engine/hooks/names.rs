@@ -7,11 +7,12 @@ use rustix::io::Errno;
 use super::{Attempt, Stop, errno};
 use crate::capture::{InodeState, Recorder, Removal};
 use crate::engine::UndoEngine;
-use crate::engine::permit::{After, Names, Permit};
+use crate::engine::permit::{After, Names};
 use crate::engine::state::State;
 use crate::error::{Result, UndoError};
 use crate::host::{Entry, FileId, Stamp};
 use crate::interceptor::RenameMode;
+use crate::permit::Permit;
 use crate::store::Record;
 
 impl UndoEngine {

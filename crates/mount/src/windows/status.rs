@@ -1,0 +1,36 @@
+//! Errors, as the driver wants them.
+
+use std::io;
+
+use codeagent_common::ErrorCode;
+use codeagent_interceptor::UndoError;
+use windows_sys::Win32::Foundation::{
+    NTSTATUS, STATUS_ACCESS_DENIED, STATUS_DISK_FULL, STATUS_MEDIA_WRITE_PROTECTED,
+    STATUS_OBJECT_NAME_INVALID, STATUS_UNEXPECTED_IO_ERROR,
+};
+
+pub(super) type Outcome<T> = Result<T, NTSTATUS>;
+
+/// A Win32 error within an NTSTATUS: clients get the same number back.
+pub(super) fn of_io(error: io::Error) -> NTSTATUS {
+    const FACILITY_NTWIN32: u32 = 0xc007_0000;
+    match error.raw_os_error() {
+        Some(code) => (FACILITY_NTWIN32 | (code as u32 & 0xffff)) as NTSTATUS,
+        None => STATUS_UNEXPECTED_IO_ERROR,
+    }
+}
+
+pub(super) fn of_refusal(error: UndoError) -> NTSTATUS {
+    match error {
+        UndoError::Io { source, .. } => of_io(source),
+        other => match other.code() {
+            ErrorCode::ReadOnly => STATUS_MEDIA_WRITE_PROTECTED,
+            ErrorCode::SafeguardDenied | ErrorCode::PathProtected => STATUS_ACCESS_DENIED,
+            ErrorCode::HeldQueueFull | ErrorCode::LimitExceeded | ErrorCode::LowDiskSpace => {
+                STATUS_DISK_FULL
+            }
+            ErrorCode::InvalidPath => STATUS_OBJECT_NAME_INVALID,
+            _ => STATUS_UNEXPECTED_IO_ERROR,
+        },
+    }
+}
