@@ -205,8 +205,8 @@ fn complain(log: &Log, error: &SandboxError) {
         let _ = writeln!(io::stdout(), "{json}"); // nobody reads it: the exit code says it, too
         return;
     }
-    eprintln!("sandbox: {error}");
+    eprintln!("sandbox: {}", text::printable(&error.to_string()));
     if let Some(hint) = error.hint() {
-        eprintln!("hint: {hint}");
+        eprintln!("hint: {}", text::printable(&hint));
     }
 }

@@ -269,3 +269,11 @@ fn only_a_call_that_begins_is_refused() {
         assert_eq!(child.wait().unwrap().code(), Some(expected), "{event}");
     }
 }
+
+#[test]
+fn a_name_in_an_error_cannot_command_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = sandbox(&["history"], &folder.path().join("a\u{1b}[2Jb")).output().unwrap();
+    assert!(!output.status.success());
+    assert!(!output.stderr.contains(&0x1b), "{output:?}");
+}
