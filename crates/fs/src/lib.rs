@@ -12,6 +12,7 @@ mod mutations;
 mod names;
 mod operations;
 mod paths;
+mod privileges;
 mod thread;
 mod transfer;
 

@@ -15,6 +15,7 @@ use virtiofsd::passthrough::PassthroughFs;
 
 use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
 use crate::names::{bad_descriptor, check_attribute_name, check_name, invalid, is_acl};
+use crate::privileges::Ordinary;
 use crate::thread;
 
 /// What `setattr` can change.
@@ -420,7 +421,9 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             offset,
             length,
         })?;
-        finish(permit, self.fs.fallocate(ctx, inode, handle, mode, offset, length))
+        let outcome = Ordinary::for_request(&ctx)
+            .and_then(|_ordinary| self.fs.fallocate(ctx, inode, handle, mode, offset, length));
+        finish(permit, outcome)
     }
 
     fn setattr(

@@ -31,13 +31,27 @@ struct Outcome {
 pub(crate) fn main() -> ExitCode {
     let command = Arguments::parse().command;
     let log = log_of(&command).clone();
-    let refuse = matches!(command, Command::Hook { require: true, .. });
+    let require = matches!(command, Command::Hook { require: true, .. });
     match run(command) {
         Ok(outcome) => say(&log, &outcome),
-        Err(error) => {
+        Err(Failed { error, at_the_end }) => {
             complain(&log, &error);
-            if refuse { ExitCode::from(REFUSE) } else { ExitCode::FAILURE }
+            // An agent that is told so when it stops goes on, for ever.
+            if require && !at_the_end { ExitCode::from(REFUSE) } else { ExitCode::FAILURE }
         }
+    }
+}
+
+/// Why a command failed.
+struct Failed {
+    error: SandboxError,
+    /// Of a call or of the agent: there is nothing left to refuse.
+    at_the_end: bool,
+}
+
+impl<E: Into<SandboxError>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self { error: error.into(), at_the_end: false }
     }
 }
 
@@ -51,17 +65,17 @@ fn log_of(command: &Command) -> &Log {
     }
 }
 
-fn run(command: Command) -> Result<Outcome> {
+fn run(command: Command) -> std::result::Result<Outcome, Failed> {
     match command {
         Command::Step { action: StepAction::Begin { log, label } } => {
-            begin(&served(&log.undo_dir)?, label)
+            Ok(begin(&served(&log.undo_dir)?, label)?)
         }
         Command::Step { action: StepAction::End { log, exit_code } } => {
-            end(&served(&log.undo_dir)?, exit_code)
+            Ok(end(&served(&log.undo_dir)?, exit_code)?)
         }
-        Command::History(log) => history(&holder(&log.undo_dir)?),
+        Command::History(log) => Ok(history(&holder(&log.undo_dir)?)?),
         Command::Undo { log, how, preview: true } => {
-            preview(&holder(&log.undo_dir)?, how.count as usize)
+            Ok(preview(&holder(&log.undo_dir)?, how.count as usize)?)
         }
         Command::Undo { log, how, preview: false } => {
             let client = holder(&log.undo_dir)?;
@@ -139,16 +153,19 @@ fn gone_back(what: &str, report: &RollbackReport) -> Outcome {
 }
 
 /// A message of an agent client.
-fn react(log: &Log) -> Result<Outcome> {
+fn react(log: &Log) -> std::result::Result<Outcome, Failed> {
     let message = serde_json::from_reader(io::stdin().lock()).map_err(SandboxError::Hook)?;
     let nothing = || Outcome { json: json!({ "ignored": true }), text: String::new() };
     match hook::moment(&message) {
-        Moment::Begins(label) => begin(&served(&log.undo_dir)?, label).map(|begun| {
+        Moment::Begins(label) => {
+            let begun = begin(&served(&log.undo_dir)?, label)?;
             // Some clients show the agent what a hook says.
-            Outcome { text: String::new(), ..begun }
-        }),
+            Ok(Outcome { text: String::new(), ..begun })
+        }
         Moment::Ends => {
-            let closed = close(&served(&log.undo_dir)?, None)?;
+            let closed = served(&log.undo_dir)
+                .and_then(|client| close(&client, None))
+                .map_err(|error| Failed { error, at_the_end: true })?;
             Ok(Outcome { json: json!({ "closed": closed }), text: String::new() })
         }
         Moment::Other => Ok(nothing()),
@@ -188,8 +205,8 @@ fn complain(log: &Log, error: &SandboxError) {
         let _ = writeln!(io::stdout(), "{json}"); // nobody reads it: the exit code says it, too
         return;
     }
-    eprintln!("sandbox: {error}");
+    eprintln!("sandbox: {}", text::printable(&error.to_string()));
     if let Some(hint) = error.hint() {
-        eprintln!("hint: {hint}");
+        eprintln!("hint: {}", text::printable(&hint));
     }
 }

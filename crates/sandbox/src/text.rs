@@ -165,7 +165,7 @@ fn paths(names: impl ExactSizeIterator<Item = String>) -> String {
 }
 
 /// Names and commands may hold anything; what a terminal would obey is shown instead.
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
         .collect()

@@ -255,3 +255,25 @@ fn wrong_directories_are_named_and_nothing_is_made() {
     }
     assert_eq!(fs::read_to_string(workspace.path("file")).unwrap(), "new");
 }
+
+#[test]
+fn only_a_call_that_begins_is_refused() {
+    let workspace = TempWorkspace::new();
+    drop(UndoEngine::open(EngineConfig::new(workspace.working(), workspace.undo())).unwrap());
+    for (event, expected) in [("PreToolUse", 2), ("PostToolUse", 1), ("Stop", 1), ("Other", 0)] {
+        let mut hook = sandbox(&["hook", "--require"], workspace.undo());
+        hook.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = hook.spawn().unwrap();
+        let message = format!(r#"{{"hook_event_name":"{event}"}}"#);
+        child.stdin.take().unwrap().write_all(message.as_bytes()).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(expected), "{event}");
+    }
+}
+
+#[test]
+fn a_name_in_an_error_cannot_command_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = sandbox(&["history"], &folder.path().join("a\u{1b}[2Jb")).output().unwrap();
+    assert!(!output.status.success());
+    assert!(!output.stderr.contains(&0x1b), "{output:?}");
+}

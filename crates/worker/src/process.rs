@@ -191,6 +191,11 @@ impl Life {
                 attached.owner_is_gone();
             });
         }
+        {
+            let attached = Arc::clone(attached);
+            // Without it the worker dies of a signal, and the next one recovers.
+            let _ = ctrlc::set_handler(move || attached.was_told_to_end());
+        }
         let interval = (self.ambient_timeout / 4).clamp(MIN_INTERVAL, MAX_INTERVAL);
         while !attached.is_over(interval) {
             match server.engine.tick() {
@@ -206,10 +211,20 @@ impl Life {
         if let Some(fs) = &server.fs {
             fs.wait_until_quiet(FAREWELL);
         }
-        if let Err(error) = server.engine.end_ambient_step() {
+        if let Err(error) = end_open_step(&server.engine) {
             server.listeners.tell(warning(&error));
         }
         let _ = remove_socket(&self.undo_dir);
+    }
+}
+
+/// Ends the step that is open, whoever began it: one that is left open counts as interrupted, and
+/// the next worker would take back what was done in it. A transaction stays open for that reason.
+fn end_open_step(engine: &UndoEngine) -> Result<(), UndoError> {
+    engine.end_ambient_step()?;
+    match engine.close_step(None) {
+        Ok(_) | Err(UndoError::NoStepOpen) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -266,6 +281,17 @@ impl Attached {
     fn owner_is_gone(&self) {
         self.state.lock().owner_gone = true;
         self.changed.notify_all();
+    }
+
+    /// By a signal. When a session or the machine ends, everybody gets it: then the owner unmounts
+    /// and says so. To die of it would be to leave a step unfinished.
+    fn was_told_to_end(&self) {
+        let mut state = self.state.lock();
+        if state.owner_gone && state.shutting_down.is_none() {
+            state.shutting_down = Some(Duration::ZERO);
+            drop(state);
+            self.changed.notify_all();
+        }
     }
 
     fn wait_for_front_end(&self) {

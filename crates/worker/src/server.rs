@@ -29,6 +29,9 @@ const MAX_WAITING_CALLS: usize = 64;
 /// Messages a client may leave unread. One that reads nothing for longer is let go.
 const OUTBOX_MESSAGES: usize = 1024;
 
+/// How long to wait after a connection that could not be taken.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
 /// An engine that others can talk to.
 pub struct Server {
     pub(crate) engine: Arc<UndoEngine>,
@@ -112,11 +115,15 @@ impl Server {
         Ok(theirs)
     }
 
-    /// Takes connections until the listener fails. Only this user and root get in, whatever the
-    /// permissions of the socket have become.
+    /// Takes connections for ever. Only this user and root get in, whatever the permissions of the
+    /// socket have become.
     pub(crate) fn accept(self: &Arc<Self>, listener: &UnixListener) {
         loop {
-            let Ok((stream, _)) = listener.accept() else { return };
+            let Ok((stream, _)) = listener.accept() else {
+                // No descriptor is left, or the other end has gone already. Both pass.
+                std::thread::sleep(ACCEPT_AGAIN);
+                continue;
+            };
             let user = rustix::process::geteuid();
             let known = rustix::net::sockopt::socket_peercred(&stream)
                 .is_ok_and(|peer| peer.uid == user || peer.uid.is_root());
@@ -282,8 +289,9 @@ impl Connection<'_> {
         let (outbox, waiting) = (self.outbox.clone(), Arc::clone(&self.waiting));
         let call = move || {
             let outcome = server.answer(peer, request, descriptor);
-            waiting.fetch_sub(1, Ordering::SeqCst);
+            // A call waits until its answer is taken, too: who does not read gets no more threads.
             send(&outbox, id, outcome);
+            waiting.fetch_sub(1, Ordering::SeqCst);
         };
         if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -303,5 +311,36 @@ fn send(outbox: &Outbox, id: u64, outcome: Result<ByteBuf, Failure>) {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("working_dir", &self.working_dir).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use codeagent_interceptor::EngineConfig;
+    use codeagent_test_support::TempWorkspace;
+
+    use super::*;
+
+    #[test]
+    fn a_client_that_reads_nothing_gets_no_more_threads_than_calls_may_wait() {
+        let workspace = TempWorkspace::new();
+        let config = EngineConfig::new(workspace.working(), workspace.undo());
+        let engine = Arc::new(UndoEngine::open(config).unwrap());
+        let server = Server::local(engine, workspace.working().into());
+        let stream = server.connect().unwrap();
+        stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        for id in 0..20_000 {
+            let call = link::encode(&Call { id, request: Request::Status }).unwrap();
+            if link::send_bytes(&stream, &call, None).is_err() {
+                break; // it takes no more: just as well
+            }
+        }
+        let named_call = |task: &std::fs::DirEntry| {
+            std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "call\n")
+        };
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let calls = tasks.filter(named_call).count();
+        assert!(calls <= MAX_WAITING_CALLS, "{calls} threads");
     }
 }

@@ -314,3 +314,58 @@ fn a_worker_without_its_owner_and_without_a_front_end_ends() {
     assert!(engine.recovery().is_none());
     assert_eq!(engine.steps().len(), 1);
 }
+
+#[test]
+fn a_worker_that_ends_ends_the_step_that_is_open() {
+    let workspace = workspace();
+    let worker = start(&workspace);
+    worker.client().open_step(StepRequest::command("a long one")).unwrap();
+    worker.client().change(write("one", "hours of work")).unwrap();
+    worker.end(Duration::ZERO).unwrap();
+
+    let next = start(&workspace);
+    assert_eq!(next.ready().recovery, None);
+    assert_eq!(fs::read_to_string(workspace.path("one")).unwrap(), "hours of work");
+    assert_eq!(next.client().history().unwrap().len(), 1);
+    next.client().undo(1, OnConflict::Refuse).unwrap();
+    assert_eq!(fs::read_to_string(workspace.path("one")).unwrap(), "one");
+    next.end(Duration::ZERO).unwrap();
+}
+
+/// As when a session ends, and everybody gets it.
+#[test]
+fn a_signal_does_not_interrupt_a_step() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let workspace = workspace();
+    let worker = start(&workspace);
+    worker.client().open_step(StepRequest::command("a step")).unwrap();
+    worker.client().change(write("one", "saved")).unwrap();
+    let pid = Pid::from_raw(i32::try_from(worker.id()).unwrap()).unwrap();
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        kill_process(pid, signal).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    worker.client().status().unwrap();
+    worker.end(Duration::ZERO).unwrap();
+    assert_eq!(start(&workspace).ready().recovery, None);
+    assert_eq!(fs::read_to_string(workspace.path("one")).unwrap(), "saved");
+}
+
+#[test]
+fn a_worker_without_descriptors_is_reached_again_later() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let workspace = workspace();
+    let worker = start(&workspace);
+    worker.client().status().unwrap();
+    let pid = Pid::from_raw(i32::try_from(worker.id()).unwrap());
+    let had = getrlimit(Resource::Nofile).maximum;
+    let none = Rlimit { current: Some(4), maximum: had };
+    prlimit(pid, Resource::Nofile, none).unwrap();
+    let refused = Client::connect(workspace.undo()).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    prlimit(pid, Resource::Nofile, Rlimit { current: had, maximum: had }).unwrap();
+    drop(refused);
+    let client = Client::connect(workspace.undo()).unwrap();
+    client.hello().unwrap();
+    worker.end(Duration::ZERO).unwrap();
+}
