@@ -1,6 +1,7 @@
 //! Mounts that nobody serves any more, and taking mounts away.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -11,7 +12,7 @@ use rustix::mount::UnmountFlags;
 pub fn recover(path: &Path) -> io::Result<bool> {
     let mut recovered = false;
     // A server that died twice in a row may have left two, one upon the other.
-    while is_dead(path) {
+    while is_dead(path) && is_ours(path)? {
         unmount(path, true)?;
         recovered = true;
     }
@@ -21,6 +22,47 @@ pub fn recover(path: &Path) -> io::Result<bool> {
 pub(crate) fn is_dead(path: &Path) -> bool {
     // Not `stat`, which the kernel may answer from what it keeps.
     matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Whether what is mounted at `path` is a mount of ours, dead or alive.
+fn is_ours(path: &Path) -> io::Result<bool> {
+    let path = std::path::absolute(path)?;
+    // The mount itself may be dead, what is above it is not.
+    let point = match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
+        _ => path,
+    };
+    let mounts = std::fs::read("/proc/self/mounts")?;
+    let mut kinds = mounts.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(1);
+        let (at, kind) = (fields.next()?, fields.next()?);
+        (unescaped(at) == point.as_os_str().as_bytes()).then_some(kind)
+    });
+    let uppermost = kinds.next_back();
+    Ok(uppermost == Some(b"fuse.codeagent"))
+}
+
+/// Blanks and their like are octal numbers there.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, behind)) = rest.split_first() {
+        let number = (first == b'\\')
+            .then(|| behind.get(..3))
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        match number {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = behind;
+            }
+        }
+    }
+    bytes
 }
 
 /// Takes a mount away; `lazy` also takes away what is still in use.
@@ -44,4 +86,22 @@ fn ask_fusermount(path: &Path, lazy: bool) -> io::Result<()> {
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     let busy = said.to_lowercase().contains("busy");
     Err(if busy { Errno::BUSY.into() } else { io::Error::other(said) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_mount_points_are_read_as_they_are() {
+        assert_eq!(unescaped(br"/a\040b\134c"), b"/a b\\c");
+        assert_eq!(unescaped(br"/plain\9"), br"/plain\9");
+    }
+
+    #[test]
+    fn what_is_not_ours_is_left_alone() -> io::Result<()> {
+        assert!(!is_ours(Path::new("/proc"))?);
+        assert!(!is_ours(Path::new("/"))?);
+        Ok(())
+    }
 }

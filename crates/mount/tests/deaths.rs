@@ -123,7 +123,7 @@ impl Dice {
 /// step boundary when the next worker serves, and the mount can be used again.
 fn one_death(mounted: &Mounted, dice: &mut Dice) {
     let client = mounted.connect().unwrap();
-    let pid = client.status().unwrap().pid;
+    let pid = client.hello().unwrap().pid;
     let before = mounted.snapshot();
     client.open_step(StepRequest::command("load")).unwrap();
     let stop = AtomicBool::new(false);
@@ -182,7 +182,7 @@ fn one_death(mounted: &Mounted, dice: &mut Dice) {
         }
     });
     wait_for("another worker serves", || {
-        mounted.connect().is_some_and(|client| client.status().is_ok_and(|state| state.pid != pid))
+        mounted.connect().is_some_and(|client| client.hello().is_ok_and(|state| state.pid != pid))
     });
     mounted.wait_until_served();
     undo_what_came_later(&mounted.connect().unwrap());
@@ -257,7 +257,7 @@ fn no_write_slips_past_while_the_worker_is_replaced() {
         });
         for _ in 0..10 {
             let client = mounted.connect().unwrap();
-            let pid = client.status().unwrap().pid;
+            let pid = client.hello().unwrap().pid;
             // Long enough that the next one is started without delay.
             std::thread::sleep(Duration::from_millis(120));
             client.end_ambient_step().unwrap();
@@ -265,14 +265,14 @@ fn no_write_slips_past_while_the_worker_is_replaced() {
             wait_for("another worker serves", || {
                 mounted
                     .connect()
-                    .is_some_and(|client| client.status().is_ok_and(|state| state.pid != pid))
+                    .is_some_and(|client| client.hello().is_ok_and(|state| state.pid != pid))
             });
         }
         stop.store(true, Ordering::SeqCst);
     });
     let client = mounted.connect().unwrap();
     client.end_ambient_step().unwrap();
-    let steps = client.status().unwrap().store.steps;
+    let steps = client.status().unwrap().steps;
     // Every write is in some step: undoing them all, without force, brings back the beginning.
     client.undo(steps, OnConflict::Refuse).unwrap();
     assert_tree_eq(&before, &mounted.snapshot());
@@ -289,10 +289,10 @@ fn a_mount_outlives_the_process_that_made_it_until_the_next_takes_over() {
     mounted.process.0.kill().unwrap();
     mounted.process.0.wait().unwrap();
     fs::write(mounted.point.join("two"), "still recorded").unwrap();
-    let pid = mounted.connect().unwrap().status().unwrap().pid;
+    let pid = mounted.connect().unwrap().hello().unwrap().pid;
     mounted.process = Process(binary(&mounted.workspace, &mounted.point, &[]).spawn().unwrap());
     wait_for("the next one has taken over", || {
-        mounted.connect().is_some_and(|client| client.status().is_ok_and(|state| state.pid != pid))
+        mounted.connect().is_some_and(|client| client.hello().is_ok_and(|state| state.pid != pid))
     });
     mounted.wait_until_served();
     let client = mounted.connect().unwrap();
@@ -310,7 +310,7 @@ fn a_dead_mount_is_taken_away_by_the_next_one() {
     let mut mounted = Mounted::start(false);
     let before = mounted.snapshot();
     fs::write(mounted.point.join("two"), "unfinished").unwrap();
-    let worker = mounted.connect().unwrap().status().unwrap().pid;
+    let worker = mounted.connect().unwrap().hello().unwrap().pid;
     mounted.process.0.kill().unwrap();
     mounted.process.0.wait().unwrap();
     kill(worker);

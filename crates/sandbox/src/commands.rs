@@ -135,7 +135,7 @@ fn close(client: &Client, exit_code: Option<i32>) -> Result<Option<ClosedStep>> 
 
 fn history(client: &Client) -> Result<Outcome> {
     let (history, redoable) = (client.history()?, client.redoable()?);
-    let open = client.status()?.store.open_step;
+    let open = client.status()?.open_step;
     let text = text::history(&history, &redoable, open);
     let newest_first: Vec<&HistoryEntry> = history.iter().rev().collect();
     let redoable: Vec<&StepInfo> = redoable.iter().rev().collect();

@@ -19,6 +19,8 @@ pub(crate) enum SandboxError {
     NotServed,
     #[error("the process that holds the undo log ended before it answered")]
     WorkerGone,
+    #[error("the process that holds the undo log does not answer")]
+    WorkerSilent,
     #[error("the message on standard input is not what a hook gets: {0}")]
     Hook(serde_json::Error),
     #[error("{0}")]
@@ -30,7 +32,7 @@ impl SandboxError {
         match self {
             Self::Failed(failure) => failure.code,
             Self::NoLog(_) => ErrorCode::UndoDirUnusable,
-            Self::NotServed | Self::WorkerGone => ErrorCode::NotServed,
+            Self::NotServed | Self::WorkerGone | Self::WorkerSilent => ErrorCode::NotServed,
             Self::Hook(_) => ErrorCode::BadRequest,
             Self::Io(_) => ErrorCode::Io,
         }
@@ -45,10 +47,13 @@ impl SandboxError {
             Self::Failed(failure) => failure.hint.clone()?,
             Self::NoLog(_) => "name the directory that was given as --undo-dir".into(),
             Self::NotServed => "start codeagent-mount with this undo directory first".into(),
-            Self::WorkerGone => "try again: it is started anew".into(),
+            Self::WorkerGone => {
+                "look at `sandbox history` before you try again: it may have been done".into()
+            }
             Self::Hook(_) => {
                 "it is meant to be called by an agent client, see docs/agent-hooks.md".into()
             }
+            Self::WorkerSilent => "stop that process, and start it again".into(),
             Self::Io(_) => return None,
         })
     }
@@ -59,6 +64,7 @@ impl From<WorkerError> for SandboxError {
         match error {
             WorkerError::Failed(failure) => Self::Failed(failure),
             WorkerError::Gone => Self::WorkerGone,
+            WorkerError::Silent => Self::WorkerSilent,
             WorkerError::Protocol(error) => Self::Io(error),
         }
     }

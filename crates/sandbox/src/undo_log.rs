@@ -34,6 +34,15 @@ fn open(undo_dir: &Path) -> Result<Client> {
     let working_dir =
         working_dir_of(undo_dir)?.ok_or_else(|| SandboxError::NoLog(undo_dir.into()))?;
     let engine = UndoEngine::open(EngineConfig::new(&working_dir, undo_dir))?;
+    if engine.recovery().is_some() {
+        tell_of_recovery();
+    }
     let server = Server::local(Arc::new(engine), working_dir);
     Ok(Client::over(server.connect()?, |_| {})?)
+}
+
+/// Nobody asked for it: whoever held the log last was interrupted.
+#[expect(clippy::print_stderr, reason = "it is for people")]
+fn tell_of_recovery() {
+    eprintln!("sandbox: took back what an interrupted step had left unfinished");
 }

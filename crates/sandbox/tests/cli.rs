@@ -277,3 +277,13 @@ fn a_name_in_an_error_cannot_command_the_terminal() {
     assert!(!output.status.success());
     assert!(!output.stderr.contains(&0x1b), "{output:?}");
 }
+
+#[test]
+fn a_process_that_does_not_answer_is_not_waited_for() {
+    let workspace = one_step();
+    let socket = workspace.undo().join(codeagent_interceptor::SOCKET);
+    let _silent = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    let output = sandbox(&["undo", "--json"], workspace.undo()).output().unwrap();
+    assert_eq!(json(&output)["error"]["code"], "not_served");
+    assert_eq!(fs::read_to_string(workspace.path("file")).unwrap(), "new");
+}

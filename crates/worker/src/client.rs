@@ -8,13 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use codeagent_common::{Change, StepId, StepInfo};
 use codeagent_interceptor::{
     ClosedStep, HistoryEntry, OnConflict, Preview, RestoreReport, RollbackOptions, RollbackReport,
-    SOCKET, StepRequest,
+    SOCKET, StepRequest, StoreStatus,
 };
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -22,7 +22,10 @@ use serde::de::DeserializeOwned;
 use serde_bytes::ByteBuf;
 
 use crate::link;
-use crate::protocol::{Activity, Call, Event, Failure, FileChange, FromWorker, Request, State};
+use crate::protocol::{Activity, Call, Event, Failure, FileChange, FromWorker, Greeting, Request};
+
+/// Long enough for a machine that is busy with something else.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a worker did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +34,8 @@ pub enum WorkerError {
     Failed(#[from] Failure),
     #[error("the worker is gone")]
     Gone,
+    #[error("the worker does not answer")]
+    Silent,
     #[error("what the worker said cannot be understood: {0}")]
     Protocol(io::Error),
 }
@@ -113,13 +118,14 @@ impl Client {
     }
 
     pub fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, WorkerError> {
-        self.call_with(request, None)
+        self.call_with(request, None, None)
     }
 
     pub(crate) fn call_with<T: DeserializeOwned>(
         &self,
         request: Request,
         descriptor: Option<BorrowedFd<'_>>,
+        timeout: Option<Duration>,
     ) -> Result<T, WorkerError> {
         let (sender, outcome) = channel();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -138,15 +144,23 @@ impl Client {
                 _ => WorkerError::Gone,
             });
         }
-        let body = outcome.recv().map_err(|_| WorkerError::Gone)??;
+        let body = match timeout {
+            None => outcome.recv().map_err(|_| WorkerError::Gone)??,
+            Some(timeout) => outcome.recv_timeout(timeout).map_err(|error| match error {
+                RecvTimeoutError::Timeout => WorkerError::Silent,
+                RecvTimeoutError::Disconnected => WorkerError::Gone,
+            })??,
+        };
         link::decode(&body).map_err(WorkerError::Protocol)
     }
 
-    pub fn hello(&self) -> Result<State, WorkerError> {
-        self.call(Request::Hello { version: crate::protocol::VERSION })
+    /// Who is there; fails if nobody answers for a while.
+    pub fn hello(&self) -> Result<Greeting, WorkerError> {
+        let hello = Request::Hello { version: crate::protocol::VERSION };
+        self.call_with(hello, None, Some(GREETING_TIMEOUT))
     }
 
-    pub fn status(&self) -> Result<State, WorkerError> {
+    pub fn status(&self) -> Result<StoreStatus, WorkerError> {
         self.call(Request::Status)
     }
 
@@ -211,7 +225,7 @@ impl Client {
     /// Only over the connection that the worker was started with.
     pub fn attach(&self, channel: impl AsFd, options: Vec<u8>) -> Result<(), WorkerError> {
         let options = ByteBuf::from(options);
-        self.call_with(Request::Attach { options }, Some(channel.as_fd()))
+        self.call_with(Request::Attach { options }, Some(channel.as_fd()), None)
     }
 
     /// Over the connection that the worker was started with, or any once that has ended.

@@ -23,7 +23,7 @@ mod supervise;
 pub use client::{Client, Unreachable, WorkerError};
 pub use process::{Ended, FrontEnd, WorkerFs, is_worker, run};
 pub use protocol::{
-    Activity, Confinement, Event, Failure, FileChange, Ready, Request, Settings, State,
+    Activity, Confinement, Event, Failure, FileChange, Greeting, Ready, Request, Settings,
 };
 pub use server::Server;
 pub use supervise::{Patience, WorkerProcess, WorkerSpec, end_orphan};

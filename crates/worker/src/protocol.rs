@@ -7,8 +7,7 @@ use codeagent_common::{
     ErrorCode, RelPathBuf, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId, StepId,
 };
 use codeagent_interceptor::{
-    ClosedStep, Conflict, EngineEvent, RecoveryReport, RollbackOptions, StepRequest, StoreStatus,
-    UndoError,
+    ClosedStep, Conflict, EngineEvent, RecoveryReport, RollbackOptions, StepRequest, UndoError,
 };
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
@@ -95,9 +94,9 @@ pub(crate) enum FromWorker {
 /// A question or an order. Behind each, what comes back.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Request {
-    /// Which protocol the caller speaks → [`State`].
+    /// Which protocol the caller speaks → [`Greeting`]
     Hello { version: u32 },
-    /// → [`State`]
+    /// → [`StoreStatus`](codeagent_interceptor::StoreStatus)
     Status,
     /// → [`Activity`]
     Activity,
@@ -195,11 +194,11 @@ pub enum FileChange {
     },
 }
 
+/// Who answers. Said at once, whatever the engine is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct Greeting {
     pub pid: u32,
     pub working_dir: PathBuf,
-    pub store: StoreStatus,
     pub read_only: bool,
     /// Somebody is served: a mount, a guest.
     pub attached: bool,

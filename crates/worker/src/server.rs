@@ -20,7 +20,7 @@ use serde_bytes::ByteBuf;
 use crate::link;
 use crate::process::WorkerFs;
 use crate::protocol::{
-    Activity, Call, Confinement, Event, Failure, FileChange, FromWorker, Request, State, VERSION,
+    Activity, Call, Confinement, Event, Failure, FileChange, FromWorker, Greeting, Request, VERSION,
 };
 
 /// Calls of one connection that may wait at once: for a safeguard's answer, for quiet.
@@ -168,16 +168,15 @@ impl Server {
         }
     }
 
-    pub(crate) fn state(&self) -> Result<State, Failure> {
-        Ok(State {
+    fn greeting(&self) -> Greeting {
+        Greeting {
             pid: std::process::id(),
             working_dir: self.working_dir.clone(),
-            store: self.engine.status()?,
             read_only: self.read_only,
             attached: self.owner.as_ref().is_some_and(|owner| owner.is_attached()),
             orphaned: self.owner.as_ref().is_some_and(|owner| owner.is_orphaned()),
             confinement: self.confinement,
-        })
+        }
     }
 
     fn answer(
@@ -192,7 +191,8 @@ impl Server {
                 ErrorCode::WorkerVersion,
                 format!("the worker speaks version {VERSION} of its protocol, not {version}"),
             )),
-            Request::Hello { .. } | Request::Status => reply(&self.state()?),
+            Request::Hello { .. } => reply(&self.greeting()),
+            Request::Status => reply(&engine.status()?),
             Request::Subscribe => reply(&()),
             Request::Activity => reply(&self.activity()),
             Request::OpenStep(step) => reply(&engine.open_step(step)?),

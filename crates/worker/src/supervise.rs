@@ -152,7 +152,7 @@ pub fn end_orphan(undo_dir: &Path) -> io::Result<bool> {
             break;
         }
         std::thread::sleep(Duration::from_millis(10));
-        match client.status() {
+        match client.hello() {
             Ok(later) => state = later,
             Err(_) => return Ok(false),
         }
