@@ -3,12 +3,18 @@
 //!
 //! One thing is always right, because the kernel itself writes it and the library relies on it:
 //! how much data comes with a write, an attribute or a control.
-#![allow(clippy::unwrap_used, clippy::expect_used, dead_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use codeagent_fs::{FsConfig, InterceptedFs};
+use codeagent_interceptor::{EngineConfig, RollbackOptions, UndoEngine};
+use codeagent_test_support::{TempWorkspace, TreeSnapshot, assert_tree_eq};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
@@ -208,7 +214,7 @@ impl Wild<'_> {
 }
 
 /// The kernel's end of a connection.
-pub(crate) struct Kernel {
+struct Kernel {
     socket: OwnedFd,
     requests: u64,
     answer: Box<[u8]>,
@@ -216,7 +222,7 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Two ends; the other one is for the server.
-    pub(crate) fn new() -> (Self, OwnedFd) {
+    fn new() -> (Self, OwnedFd) {
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -234,7 +240,7 @@ impl Kernel {
     }
 
     /// Sends what `bytes` make, and waits for each answer.
-    pub(crate) fn play(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn play(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.wait()?; // for the answer to the first request
         let mut wild = Wild(bytes);
         while !wild.0.is_empty() {
@@ -287,4 +293,51 @@ impl Kernel {
             }
         }
     }
+}
+
+fn fixture(root: &Path) {
+    fs::create_dir(root.join("dir")).unwrap();
+    fs::write(root.join("file"), "file").unwrap();
+    fs::write(root.join("dir/inner"), vec![1; 100_000]).unwrap();
+    fs::hard_link(root.join("file"), root.join("dir/other")).unwrap();
+    std::os::unix::fs::symlink("../outside", root.join("away")).unwrap();
+    std::os::unix::fs::symlink("/etc", root.join("link")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        root.join("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o644),
+        0,
+    )
+    .unwrap();
+}
+
+/// One kernel and one server. Nothing outside changes, nobody panics or hangs, and what happened
+/// inside is undone exactly.
+///
+/// # Panics
+/// When it is not so.
+pub(crate) fn round(bytes: &[u8]) {
+    let workspace = TempWorkspace::with_fixture(fixture);
+    let beside = workspace.working().with_file_name("outside");
+    fs::create_dir(&beside).unwrap();
+    fs::write(beside.join("victim"), "untouched").unwrap();
+    let outside = TreeSnapshot::capture(&beside);
+    let before = workspace.snapshot();
+    let config = EngineConfig::new(workspace.working(), workspace.undo());
+    let engine = Arc::new(UndoEngine::open(config).unwrap());
+    let fs_config = FsConfig::new(workspace.working());
+    let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine)).unwrap());
+    let (mut kernel, channel) = Kernel::new();
+    let session = codeagent_mount::serve(fs, channel, 1).unwrap();
+    kernel.play(bytes).unwrap();
+    drop(kernel);
+    let _ = session.join(); // the connection was cut, which is an error to it
+    assert_tree_eq(&outside, &TreeSnapshot::capture(&beside));
+    engine.end_ambient_step().unwrap();
+    let steps = engine.steps().len();
+    if steps > 0 {
+        engine.rollback(steps, RollbackOptions::default()).unwrap();
+    }
+    assert_tree_eq(&before, &workspace.snapshot());
 }
