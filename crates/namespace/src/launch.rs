@@ -62,8 +62,8 @@ impl Sandbox {
         };
         link::send(&sandbox.setup, spec, &[control.as_fd()])?;
         drop(control);
-        let (answer, devices) =
-            link::receive::<Result<Confinement, Failed>>(&sandbox.setup).map_err(|error| {
+        let (answer, devices) = link::receive::<Result<Confinement, Failed>>(&sandbox.setup)
+            .map_err(|error| {
                 Failed::new("starting", format!("it ended before it was ready ({error})"))
             })?;
         sandbox.confinement = answer?;

@@ -7,20 +7,26 @@
 #![cfg(target_os = "linux")]
 
 mod cgroup;
+mod conversation;
+mod executor;
 mod inside;
 mod launch;
 mod link;
 mod raw;
 mod report;
 mod spec;
+mod surroundings;
 
 use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+pub use conversation::{ConversationError, Order};
+pub use executor::{Executor, Finished, FolderStep, RunError, WorkFolder};
 pub use launch::{Sandbox, StartError};
 pub use report::{Confinement, Failed};
 pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};
+pub use surroundings::{Keep, Policy, Surroundings};
 
 /// Where commands find the proxy, with [`Network::Gateway`].
 pub const GATEWAY_PORT: u16 = 3128;

@@ -55,8 +55,7 @@ pub(crate) fn set_mount_attributes(
     recursive: bool,
 ) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
-    let attributes =
-        libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
+    let attributes = libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: 0 };
     // SAFETY: the pointers are valid for the call, which keeps none of them.
     let result = unsafe {
         libc::syscall(

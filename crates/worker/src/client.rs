@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use codeagent_common::{Change, StepId, StepInfo};
 use codeagent_interceptor::{
-    ClosedStep, HistoryEntry, OnConflict, Preview, RestoreReport, RollbackOptions, RollbackReport,
-    SOCKET, StepRequest, StoreStatus,
+    ClosedStep, HistoryEntry, OnConflict, OverlayReport, Preview, RestoreReport, RollbackOptions,
+    RollbackReport, SOCKET, Staging, StepRequest, StoreStatus,
 };
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -174,6 +174,25 @@ impl Client {
 
     pub fn open_step(&self, request: StepRequest) -> Result<StepId, WorkerError> {
         self.call(Request::OpenStep(request))
+    }
+
+    /// Room for the upper layer of an overlay over the working directory.
+    pub fn stage(&self) -> Result<Staging, WorkerError> {
+        self.call(Request::Stage)
+    }
+
+    /// Applies what was staged to the open step.
+    pub fn adopt_overlay(&self, number: u64) -> Result<OverlayReport, WorkerError> {
+        self.call(Request::AdoptOverlay { number })
+    }
+
+    pub fn drop_staged(&self, number: u64) -> Result<(), WorkerError> {
+        self.call(Request::DropStaged { number })
+    }
+
+    /// Takes back what the open step did.
+    pub fn abort_step(&self) -> Result<StepId, WorkerError> {
+        self.call(Request::AbortStep)
     }
 
     pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {

@@ -154,6 +154,15 @@ pub enum Request {
     /// question is open. → nothing
     Change(FileChange),
 
+    /// Makes room for the upper layer of an overlay over the working directory →
+    /// [`Staging`](codeagent_interceptor::Staging)
+    Stage,
+    /// Applies what was staged to the open step; waits while a safeguard's question is open →
+    /// [`OverlayReport`](codeagent_interceptor::OverlayReport)
+    AdoptOverlay { number: u64 },
+    /// → nothing
+    DropStaged { number: u64 },
+
     /// From the process that started the worker, with a descriptor: serve the filesystem through
     /// it. What the options say is between the two ends of the front end. → nothing
     Attach { options: ByteBuf },

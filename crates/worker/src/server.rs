@@ -227,6 +227,9 @@ impl Server {
                 })?;
                 reply(&apply(fs, &change)?)
             }
+            Request::Stage => reply(&engine.stage()?),
+            Request::AdoptOverlay { number } => reply(&engine.adopt_overlay(number)?),
+            Request::DropStaged { number } => reply(&engine.drop_staged(number)?),
             Request::Attach { options } => {
                 let channel = descriptor.ok_or_else(|| {
                     Failure::new(ErrorCode::BadRequest, "there is no descriptor to serve")

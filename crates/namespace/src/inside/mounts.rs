@@ -97,7 +97,6 @@ impl Mount {
         let stat = rustix::fs::statat(&self.0, "", AtFlags::EMPTY_PATH)?;
         Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
     }
-
 }
 
 /// Nothing can be made or removed in this directory any more; what is mounted below stays as it is.
