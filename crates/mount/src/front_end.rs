@@ -36,8 +36,8 @@ impl FrontEnd for MountFrontEnd {
     }
 }
 
-/// What [`MountFrontEnd`] has to know.
-pub(crate) fn encode_options(threads: usize) -> Vec<u8> {
+/// What [`MountFrontEnd`] has to know to serve with this many threads.
+pub fn live_options(threads: usize) -> Vec<u8> {
     u32::try_from(threads).unwrap_or(u32::MAX).to_le_bytes().to_vec()
 }
 

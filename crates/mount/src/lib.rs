@@ -39,7 +39,7 @@ mod windows_names;
 #[cfg(target_os = "linux")]
 pub use {
     codeagent_fs::{Cache, raise_descriptor_limit},
-    front_end::{MountFrontEnd, Session, serve},
+    front_end::{MountFrontEnd, Session, live_options, serve},
     mounted::{Mount, MountOptions, Unmounted},
     plain::PlainMount,
     stale::{recover, unmount},

@@ -9,7 +9,7 @@ use codeagent_interceptor::RecoveryReport;
 use codeagent_worker::{Event, Failure, Patience, WorkerProcess, WorkerSpec};
 
 use crate::attach::attach;
-use crate::front_end::encode_options;
+use crate::front_end::live_options;
 use crate::mounted::Unmounted;
 use crate::stale;
 
@@ -105,7 +105,7 @@ impl Supervised {
         }
         worker.client().subscribe().map_err(io::Error::other)?;
         let channel = attach(&self.point, self.spec.settings.read_only)?;
-        let attached = worker.client().attach(&channel, encode_options(self.threads));
+        let attached = worker.client().attach(&channel, live_options(self.threads));
         drop(channel); // or the mount would not end with the worker
         attached.map_err(io::Error::other)?;
         report(Report::Mounted(&worker));

@@ -3,16 +3,21 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
 
 use codeagent_control::{ByteString, Exec, Outcome, Stream};
-use codeagent_interceptor::{ClosedStep, OverlayReport, StepRequest};
-use codeagent_worker::{Client, WorkerError};
+use codeagent_interceptor::{ClosedStep, OverlayReport, Staging, StepRequest};
+use codeagent_worker::{Client, Request, WorkerError};
+use serde::{Deserialize, Serialize};
 
 use crate::conversation::{ConversationError, Order, converse};
 use crate::launch::{Sandbox, StartError};
 use crate::report::Confinement;
 use crate::spec::{Folder, FolderView, HostPath, Spec};
 use crate::surroundings::Surroundings;
+
+/// How long the mount of a command may take to go.
+const DETACH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A working directory of a session.
 #[derive(Debug, Clone, Copy)]
@@ -23,12 +28,26 @@ pub struct WorkFolder<'a> {
     pub worker: Option<&'a Client>,
 }
 
+/// How a command sees the folders it may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum View {
+    /// What it does comes to the folders when it has ended, at once.
+    #[default]
+    Transactional,
+    /// What it does is seen by everybody at once, and recorded before it happens.
+    Live,
+}
+
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Finished {
     pub outcome: Outcome,
     /// One for each folder, in their order; `None` for those that are read-only.
     pub steps: Vec<Option<FolderStep>>,
+    pub view: View,
+    /// Why it is not the view that was asked for.
+    pub other_view: Option<String>,
     pub confinement: Confinement,
     /// Memory and processes are limited for all processes of the command together.
     pub limits_are_shared: bool,
@@ -38,6 +57,7 @@ pub struct Finished {
 #[derive(Debug)]
 pub struct FolderStep {
     pub closed: ClosedStep,
+    /// Of the transactional view.
     pub report: OverlayReport,
 }
 
@@ -69,6 +89,7 @@ fn reason(outcome: &Outcome) -> String {
 pub struct Executor {
     surroundings: Surroundings,
     program: HostPath,
+    live_options: Vec<u8>,
 }
 
 impl Executor {
@@ -79,47 +100,79 @@ impl Executor {
 
     /// As [`Executor::new`], with another program that begins so.
     pub fn with_program(surroundings: Surroundings, program: impl Into<PathBuf>) -> Self {
-        Self { surroundings, program: HostPath(program.into()) }
+        Self { surroundings, program: HostPath(program.into()), live_options: Vec::new() }
     }
 
-    /// Runs a command in the transactional view: what it does comes to the folders when it has
-    /// ended, at once and as one step each. Whatever fails before that leaves them untouched.
+    /// What the worker's front end is told with the device of a live view.
+    #[must_use]
+    pub fn with_live_options(self, live_options: Vec<u8>) -> Self {
+        Self { live_options, ..self }
+    }
+
+    /// Runs a command. Its changes are one step of each folder, whatever became of it; but if
+    /// nobody knows what became of it, they are taken back.
     pub fn run(
         &self,
         folders: &[WorkFolder<'_>],
         mut exec: Exec,
+        choice: ViewChoice,
         orders: Receiver<Order>,
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
         let label = exec.command.to_string();
-        let mut steps = Vec::new();
-        for folder in folders {
-            steps.push(folder.worker.map(|worker| Step::open(worker, &label)).transpose()?);
-        }
-        let spec = self.spec(folders, &steps)?;
         self.complete(&mut exec, folders);
-        let sandbox = Sandbox::start(&spec)?;
-        sandbox.open()?;
+        let (first, second) = choice.views();
+        let mut other_view = None;
+        let started = match self.start(folders, &label, first) {
+            Err(RunError::Start(StartError::Impossible(failed))) if failed.view => {
+                let Some(second) = second else { return Err(StartError::from(failed).into()) };
+                other_view = Some(failed.to_string());
+                self.start(folders, &label, second)?
+            }
+            started => started?,
+        };
+        let Started { sandbox, mut steps, view } = started;
         let outcome = converse(sandbox.channel(), exec, orders, output)?;
         let confinement = sandbox.confinement();
         let limits_are_shared = sandbox.limits_are_shared();
         // Nothing of the command may be left when its changes are looked at.
         sandbox.end()?;
         if !matches!(outcome, Outcome::Completed { .. }) {
-            // Nobody knows how far it came: the folders stay as they were.
             return Err(RunError::Lost(outcome));
         }
         // All of them before the first is final.
         let mut reports = Vec::new();
-        for step in &mut steps {
-            reports.push(step.as_mut().map(Step::adopt).transpose()?);
+        for step in steps.iter_mut() {
+            reports.push(step.as_mut().map(Step::settle).transpose()?);
         }
         let mut done = Vec::new();
         for (step, report) in steps.into_iter().zip(reports) {
             let closed = step.map(|step| step.close(outcome.exit_code())).transpose()?;
             done.push(closed.zip(report).map(|(closed, report)| FolderStep { closed, report }));
         }
-        Ok(Finished { outcome, steps: done, confinement, limits_are_shared })
+        Ok(Finished { outcome, steps: done, view, other_view, confinement, limits_are_shared })
+    }
+
+    /// Opens the steps and makes the sandbox around them.
+    fn start<'w>(
+        &self,
+        folders: &[WorkFolder<'w>],
+        label: &str,
+        view: View,
+    ) -> Result<Started<'w>, RunError> {
+        let mut steps = Vec::new();
+        for folder in folders {
+            let step = folder.worker.map(|worker| Step::open(worker, label, view)).transpose()?;
+            steps.push(step);
+        }
+        let live = steps.iter().flatten().filter(|step| step.staging.is_none());
+        let sandbox = Sandbox::start(&self.spec(folders, &steps)?, |devices| {
+            for (step, device) in live.zip(devices) {
+                step.worker.attach(device, self.live_options.clone())?;
+            }
+            Ok::<_, RunError>(())
+        })?;
+        Ok(Started { sandbox, steps, view })
     }
 
     fn spec(
@@ -128,13 +181,17 @@ impl Executor {
         steps: &[Option<Step<'_>>],
     ) -> Result<Spec, RunError> {
         let surroundings = &self.surroundings;
-        let folders = folders.iter().zip(steps).map(|(folder, step)| Folder {
-            path: folder.path.into(),
-            view: match step {
-                Some(step) => FolderView::Transactional { staging: step.staging.clone() },
-                None => FolderView::ReadOnly,
-            },
-        });
+        let view = |step: &Option<Step<'_>>| match step {
+            None => FolderView::ReadOnly,
+            Some(Step { staging: None, .. }) => FolderView::Live,
+            Some(Step { staging: Some(staging), .. }) => {
+                FolderView::Transactional { staging: staging.path.clone().into() }
+            }
+        };
+        let folders = folders
+            .iter()
+            .zip(steps)
+            .map(|(folder, step)| Folder { path: folder.path.into(), view: view(step) });
         Ok(Spec {
             system: surroundings.system(),
             hidden: surroundings.hidden(),
@@ -163,58 +220,97 @@ impl Executor {
     }
 }
 
-/// An open step and what is staged for it. Dropping it leaves the folder as it was.
-struct Step<'w> {
-    worker: &'w Client,
-    number: u64,
-    staging: HostPath,
-    state: StepState,
+/// Which view a command gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ViewChoice {
+    /// The transactional one where it can be had, else the live one.
+    #[default]
+    Auto,
+    /// The live one where it can be had, else the transactional one.
+    AutoLive,
+    /// This one or none.
+    Only(View),
 }
 
-#[derive(PartialEq)]
-enum StepState {
-    Staged,
-    Adopted,
-    Closed,
+impl ViewChoice {
+    fn views(self) -> (View, Option<View>) {
+        match self {
+            Self::Auto => (View::Transactional, Some(View::Live)),
+            Self::AutoLive => (View::Live, Some(View::Transactional)),
+            Self::Only(view) => (view, None),
+        }
+    }
+}
+
+struct Started<'w> {
+    // Before the steps: nothing of the command may be left when they are dropped.
+    sandbox: Sandbox,
+    steps: Vec<Option<Step<'w>>>,
+    view: View,
+}
+
+/// An open step. Dropping it leaves the folder as it was.
+struct Step<'w> {
+    worker: &'w Client,
+    /// Where changes are kept until the command has ended; in a live view they are not.
+    staging: Option<Staging>,
+    is_closed: bool,
 }
 
 impl<'w> Step<'w> {
-    fn open(worker: &'w Client, label: &str) -> Result<Self, WorkerError> {
+    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, WorkerError> {
         worker.open_step(StepRequest::command(label))?;
-        match worker.stage() {
-            Ok(staging) => Ok(Self {
-                worker,
-                number: staging.number,
-                staging: staging.path.into(),
-                state: StepState::Staged,
-            }),
-            Err(error) => {
-                let _ = worker.abort_step();
-                Err(error)
+        let mut step = Self { worker, staging: None, is_closed: false };
+        if view == View::Transactional {
+            step.staging = Some(worker.stage()?);
+        }
+        Ok(step)
+    }
+
+    /// After this, everything the command did is in the folder and in the step.
+    fn settle(&mut self) -> Result<OverlayReport, WorkerError> {
+        match self.staging.take() {
+            Some(staging) => {
+                let adopted = self.worker.adopt_overlay(staging.number);
+                if adopted.is_err() {
+                    let _ = self.worker.drop_staged(staging.number);
+                }
+                adopted
+            }
+            None => {
+                wait_until_detached(self.worker)?;
+                let quiet = Request::WaitUntilQuiet { timeout: DETACH_PATIENCE };
+                self.worker.call::<bool>(quiet)?;
+                Ok(OverlayReport::default())
             }
         }
     }
 
-    fn adopt(&mut self) -> Result<OverlayReport, WorkerError> {
-        let report = self.worker.adopt_overlay(self.number)?;
-        self.state = StepState::Adopted;
-        Ok(report)
-    }
-
     fn close(mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
         let closed = self.worker.close_step(exit_code)?;
-        self.state = StepState::Closed;
+        self.is_closed = true;
         Ok(closed)
     }
 }
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        if self.state == StepState::Staged {
-            let _ = self.worker.drop_staged(self.number);
+        if self.is_closed {
+            return;
         }
-        if self.state != StepState::Closed {
-            let _ = self.worker.abort_step();
+        match self.staging.take() {
+            Some(staging) => drop(self.worker.drop_staged(staging.number)),
+            None => drop(wait_until_detached(self.worker)),
         }
+        let _ = self.worker.abort_step();
     }
+}
+
+/// A mount goes with the last process that sees it, a moment after that.
+fn wait_until_detached(worker: &Client) -> Result<(), WorkerError> {
+    let deadline = Instant::now() + DETACH_PATIENCE;
+    while worker.hello()?.attached && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::cgroup::Cgroup;
 use crate::link;
-use crate::report::{Confinement, Failed};
+use crate::report::{Confinement, Failed, News};
 use crate::spec::Spec;
 
 /// Tells the program that it is to become a sandbox.
@@ -22,7 +22,6 @@ pub struct Sandbox {
     setup: UnixStream,
     channel: UnixStream,
     confinement: Confinement,
-    devices: Vec<OwnedFd>,
     cgroup: Option<Cgroup>,
 }
 
@@ -36,8 +35,36 @@ pub enum StartError {
 }
 
 impl Sandbox {
-    /// Makes the namespaces. Commands can be run after [`Sandbox::open`].
-    pub fn start(spec: &Spec) -> Result<Self, StartError> {
+    /// Makes the namespaces. `serve` gets the devices of the live views, in the order of the
+    /// folders, and has to see that they are served.
+    pub fn start<E: From<StartError>>(
+        spec: &Spec,
+        serve: impl FnOnce(Vec<OwnedFd>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let (mut sandbox, control) = Self::spawn(spec).map_err(StartError::from)?;
+        link::send(&sandbox.setup, spec, &[control.as_fd()]).map_err(StartError::from)?;
+        drop(control);
+        let mut serve = Some(serve);
+        loop {
+            match (sandbox.hear()?, serve.take()) {
+                ((News::Serve, devices), Some(serve)) => {
+                    serve(devices)?;
+                    (&sandbox.setup).write_all(b"!").map_err(StartError::from)?;
+                }
+                ((News::Ready(confinement), _), _) => {
+                    sandbox.confinement = confinement;
+                    return Ok(sandbox);
+                }
+                ((News::Failed(failed), _), _) => return Err(StartError::from(failed).into()),
+                ((News::Serve, _), None) => {
+                    let failed = Failed::new("starting", "it asked twice for the same");
+                    return Err(StartError::from(failed).into());
+                }
+            }
+        }
+    }
+
+    fn spawn(spec: &Spec) -> io::Result<(Self, UnixStream)> {
         let (setup, theirs) = UnixStream::pair()?;
         let (channel, control) = UnixStream::pair()?;
         let guard = Command::new(spec.program.as_path())
@@ -52,34 +79,14 @@ impl Sandbox {
             .spawn()?;
         // Before it forks: what it starts is in there, too.
         let cgroup = Cgroup::around(guard.id(), &spec.limits);
-        let mut sandbox = Self {
-            guard,
-            setup,
-            channel,
-            confinement: Confinement { landlock: false, seccomp: false, capabilities: false },
-            devices: Vec::new(),
-            cgroup,
-        };
-        link::send(&sandbox.setup, spec, &[control.as_fd()])?;
-        drop(control);
-        let (answer, devices) = link::receive::<Result<Confinement, Failed>>(&sandbox.setup)
-            .map_err(|error| {
-                Failed::new("starting", format!("it ended before it was ready ({error})"))
-            })?;
-        sandbox.confinement = answer?;
-        sandbox.devices = devices;
-        Ok(sandbox)
+        let confinement = Confinement { landlock: false, seccomp: false, capabilities: false };
+        Ok((Self { guard, setup, channel, confinement, cgroup }, control))
     }
 
-    /// The devices of the live views, in the order of the folders, to be served before
-    /// [`Sandbox::open`].
-    pub fn take_devices(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.devices)
-    }
-
-    /// Lets the shim begin.
-    pub fn open(&self) -> io::Result<()> {
-        (&self.setup).write_all(b"!")
+    fn hear(&self) -> Result<(News, Vec<OwnedFd>), StartError> {
+        link::receive(&self.setup).map_err(|error| {
+            Failed::new("starting", format!("it ended before it was ready ({error})")).into()
+        })
     }
 
     /// The control channel of the shim.

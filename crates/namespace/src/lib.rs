@@ -22,7 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 pub use conversation::{ConversationError, Order};
-pub use executor::{Executor, Finished, FolderStep, RunError, WorkFolder};
+pub use executor::{Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder};
 pub use launch::{Sandbox, StartError};
 pub use report::{Confinement, Failed};
 pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};

@@ -17,6 +17,15 @@ impl Confinement {
     }
 }
 
+/// What whoever asked for a sandbox hears, in this order.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum News {
+    /// With the devices of the live views: nobody can look at them before they are served.
+    Serve,
+    Ready(Confinement),
+    Failed(Failed),
+}
+
 /// The sandbox could not be made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{doing}: {reason}")]
@@ -26,11 +35,13 @@ pub struct Failed {
     pub reason: String,
     /// 0 where the system did not say.
     pub errno: i32,
+    /// Another view of the folders may be possible.
+    pub view: bool,
 }
 
 impl Failed {
     pub(crate) fn new(doing: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self { doing: doing.into(), reason: reason.into(), errno: 0 }
+        Self { doing: doing.into(), reason: reason.into(), errno: 0, view: false }
     }
 }
 
@@ -44,7 +55,7 @@ impl<T, E: Into<std::io::Error>> Context<T> for Result<T, E> {
         self.map_err(|error| {
             let error = error.into();
             let errno = error.raw_os_error().unwrap_or(0);
-            Failed { doing: doing.into(), reason: error.to_string(), errno }
+            Failed { doing: doing.into(), reason: error.to_string(), errno, view: false }
         })
     }
 }

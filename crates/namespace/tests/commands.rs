@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use codeagent_control::{Cause, CommandLine, Exec, Outcome, PtySize, Stdin};
 use codeagent_interceptor::{ClosedStep, OnConflict};
-use codeagent_namespace::{Keep, Order};
+use codeagent_namespace::{Keep, Order, View};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{Session, sh};
+use common::{Session, eventually, sh};
 
 fn shell(script: &str) -> Exec {
     Exec::new(CommandLine::Shell(script.into()))
@@ -20,17 +20,37 @@ fn shell(script: &str) -> Exec {
 
 #[test]
 fn a_command_that_destroys_everything_is_one_step_and_comes_back() {
-    let session = Session::new(|dir| sh("mkdir a; echo x > a/x; echo y > y", dir));
-    let before = session.snapshot();
-    let ran = session.run("rm -rf ./* && echo gone && echo said >&2; exit 7");
-    assert_eq!((ran.code(), &*ran.stdout, &*ran.stderr), (Some(7), "gone\n", "said\n"));
-    let ClosedStep::Recorded { step, .. } = &ran.step().closed else { panic!("{ran:?}") };
-    assert_eq!((step.deleted, step.exit_code), (2, Some(7)), "a directory goes as one");
-    assert_eq!(std::fs::read_dir(session.workspace.working()).unwrap().count(), 0);
+    for view in [View::Transactional, View::Live] {
+        let session = Session::new(|dir| sh("mkdir a; echo x > a/x; echo y > y", dir)).seen(view);
+        let before = session.snapshot();
+        let ran = session.run("rm -rf ./* && echo gone && echo said >&2; exit 7");
+        assert_eq!((ran.code(), &*ran.stdout, &*ran.stderr), (Some(7), "gone\n", "said\n"));
+        let ClosedStep::Recorded { step, .. } = &ran.step().closed else { panic!("{ran:?}") };
+        assert_eq!(step.exit_code, Some(7));
+        assert_eq!(std::fs::read_dir(session.workspace.working()).unwrap().count(), 0);
+        session.worker().undo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&before, &session.snapshot());
+        session.worker().redo(1, OnConflict::Refuse).unwrap();
+        assert_eq!(std::fs::read_dir(session.workspace.working()).unwrap().count(), 0);
+        session.worker().undo(1, OnConflict::Refuse).unwrap();
+        let ran = session.run("echo again > y; cat a/x");
+        assert_eq!((ran.code(), &*ran.stdout), (Some(0), "x\n"));
+    }
+}
+
+#[test]
+fn in_the_live_view_everybody_sees_changes_at_once() {
+    let session = Session::new(|dir| sh("echo old > file", dir)).seen(View::Live);
+    let (orders, taken) = channel();
+    let file = session.workspace.path("file");
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| session.run_with(shell("echo new > file; sleep 100"), taken));
+        eventually("the change", || std::fs::read_to_string(&file).unwrap() == "new\n");
+        orders.send(Order::Cancel).unwrap();
+        running.join().unwrap().unwrap();
+    });
     session.worker().undo(1, OnConflict::Refuse).unwrap();
-    assert_tree_eq(&before, &session.snapshot());
-    session.worker().redo(1, OnConflict::Refuse).unwrap();
-    assert_eq!(std::fs::read_dir(session.workspace.working()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "old\n");
 }
 
 #[test]

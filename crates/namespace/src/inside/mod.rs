@@ -26,7 +26,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::link;
 use crate::raw::{self, Forked};
-pub(crate) use crate::report::{Confinement, Context, Failed};
+pub(crate) use crate::report::{Confinement, Context, Failed, News};
 use crate::spec::{Network, Spec};
 
 /// The guard. Returns when nothing of the sandbox is left.
@@ -37,7 +37,7 @@ pub(crate) fn guard(setup: UnixStream) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failed) => {
-            let _ = link::send(&setup, &Err::<Confinement, _>(failed), &[]);
+            let _ = link::send(&setup, &News::Failed(failed), &[]);
             ExitCode::FAILURE
         }
     }
@@ -128,37 +128,34 @@ fn watch(setup: &UnixStream, child: &OwnedFd) {
 
 /// Process 1.
 fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, mapped: io::PipeReader) {
-    match settle(spec, mapped) {
-        Ok((confinement, live)) => {
-            let devices: Vec<_> = live.iter().map(|live| live.device.as_fd()).collect();
-            if link::send(setup, &Ok::<_, Failed>(confinement), &devices).is_err() {
-                return;
-            }
-            drop(live);
-            // What is served has to be served before anybody looks at it.
-            let mut go = [0];
-            if (&*setup).read_exact(&mut go).is_err() {
-                return;
-            }
-            serve(control);
-        }
-        Err(failed) => {
-            let _ = link::send(setup, &Err::<Confinement, _>(failed), &[]);
-        }
+    let news = match settle(spec, setup, mapped) {
+        Ok(confinement) => News::Ready(confinement),
+        Err(failed) => News::Failed(failed),
+    };
+    if link::send(setup, &news, &[]).is_ok() && matches!(news, News::Ready(_)) {
+        serve(control);
     }
 }
 
 fn settle(
     spec: &Spec,
+    setup: &UnixStream,
     mut mapped: io::PipeReader,
-) -> Result<(Confinement, Vec<tree::Live>), Failed> {
+) -> Result<Confinement, Failed> {
     mapped.read_exact(&mut [0]).context("waiting for the user to be mapped")?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .context("binding the sandbox to its guard")?;
     if spec.network != Network::Open {
         raw::raise_loopback().context("raising the loopback interface")?;
     }
-    let live = tree::enter(spec)?;
+    let parts = tree::collect(spec)?;
+    if !parts.devices.is_empty() {
+        let devices: Vec<_> = parts.devices.iter().map(OwnedFd::as_fd).collect();
+        link::send(setup, &News::Serve, &devices)
+            .and_then(|()| (&*setup).read_exact(&mut [0]))
+            .context("waiting for the folders to be served")?;
+    }
+    parts.enter()?;
     let context = "opening the gateway to the network";
     let gateway = match spec.network {
         Network::Gateway { .. } => Some(gateway::listen().context(context)?),
@@ -166,7 +163,7 @@ fn settle(
     };
     let confinement = confine::confine(spec).context("confining commands")?;
     gateway.map_or(Ok(()), gateway::serve).context(context)?;
-    Ok((confinement, live))
+    Ok(confinement)
 }
 
 fn serve(control: OwnedFd) {

@@ -13,7 +13,7 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_c
 
 use super::mounts::{Mount, freeze, open_dir};
 use super::{Context, Failed};
-use crate::spec::{Folder, FolderView, Home, Network, Spec};
+use crate::spec::{Folder, FolderView, Home, HostPath, Network, Spec};
 
 /// Where the program that runs commands is.
 pub(super) const PROGRAM: &str = "/run/codeagent/program";
@@ -35,68 +35,84 @@ struct Tree {
     empty: PathBuf,
 }
 
-/// A working directory that is to be served.
-pub(super) struct Live {
-    pub(super) device: OwnedFd,
+/// Everything the tree is made of, opened before anything is mounted over the paths that lead
+/// there.
+pub(super) struct Parts<'s> {
+    system: Vec<Entry>,
+    hidden: Vec<&'s Path>,
+    program: Mount,
+    gateway: Option<Mount>,
+    devices_of_dev: Vec<(&'static str, Mount)>,
+    tmp: Mount,
+    home: Vec<(PathBuf, Mount)>,
+    folders: Vec<(&'s Path, Mount)>,
+    /// Of the live views. Until they are served, whoever looks at those waits.
+    pub(super) devices: Vec<OwnedFd>,
 }
 
-/// Makes the tree, and makes it the root. What is served has to be served from then on.
-pub(super) fn enter(spec: &Spec) -> Result<Vec<Live>, Failed> {
+pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", private).context("detaching the mounts from those of the host")?;
-    // Opened before anything is mounted over the paths that lead there.
-    let mut mounts = Vec::new();
-    collect_system(spec, &mut mounts)?;
-    let program = Mount::of(spec.program.as_path())
-        .and_then(Mount::read_only)
-        .context("finding the program that runs commands")?;
-    let tmp = Mount::of(spec.tmp.as_path()).and_then(Mount::safe).context("finding /tmp")?;
-    let home = home_mounts(&spec.home)?;
-    let mut live = Vec::new();
-    let folders: Vec<(&Folder, Mount)> = spec
+    let mut devices = Vec::new();
+    let mut folders = spec
         .folders
         .iter()
-        .map(|folder| Ok((folder, folder_mount(folder, &mut live)?)))
-        .collect::<Result<_, Failed>>()?;
-    let gateway = match &spec.network {
-        Network::Gateway { socket } => {
-            Some(Mount::of(socket.as_path()).context("finding the gateway to the network")?)
-        }
-        _ => None,
-    };
-    let devices: Vec<(&str, Mount)> = DEVICES
-        .iter()
-        .map(|name| Ok((*name, Mount::of(&Path::new("/dev").join(name))?)))
-        .collect::<io::Result<_>>()
-        .context("finding the devices")?;
+        .map(|folder| Ok((folder.path.as_path(), folder_mount(folder, &mut devices)?)))
+        .collect::<Result<Vec<_>, Failed>>()?;
+    // They may lie in each other: outer ones before inner ones.
+    folders.sort_by_key(|(path, _)| path.components().count());
+    Ok(Parts {
+        system: collect_system(spec)?,
+        hidden: spec.hidden.iter().map(HostPath::as_path).collect(),
+        program: Mount::of(spec.program.as_path())
+            .and_then(Mount::read_only)
+            .context("finding the program that runs commands")?,
+        gateway: match &spec.network {
+            Network::Gateway { socket } => {
+                Some(Mount::of(socket.as_path()).context("finding the gateway to the network")?)
+            }
+            Network::Disabled | Network::Open => None,
+        },
+        devices_of_dev: DEVICES
+            .iter()
+            .map(|name| Ok((*name, Mount::of(&Path::new("/dev").join(name))?)))
+            .collect::<io::Result<_>>()
+            .context("finding the devices")?,
+        tmp: Mount::of(spec.tmp.as_path()).and_then(Mount::safe).context("finding /tmp")?,
+        home: home_mounts(&spec.home)?,
+        folders,
+        devices,
+    })
+}
 
-    let tree = Tree::new()?;
-    for entry in mounts {
-        tree.add(entry)?;
+impl Parts<'_> {
+    /// Puts the parts together, and makes the result the root.
+    pub(super) fn enter(self) -> Result<(), Failed> {
+        let tree = Tree::new()?;
+        for entry in self.system {
+            tree.add(entry)?;
+        }
+        tree.make_dev(self.devices_of_dev)?;
+        tree.make_proc()?;
+        tree.bind(PROGRAM.as_ref(), self.program)?;
+        if let Some(gateway) = self.gateway {
+            tree.bind(GATEWAY.as_ref(), gateway)?;
+        }
+        tree.bind("/tmp".as_ref(), self.tmp)?;
+        tree.link("var/tmp", "../tmp")?;
+        tree.link("var/run", "../run")?;
+        for (path, mount) in self.home {
+            tree.bind(&path, mount)?;
+        }
+        for path in self.hidden {
+            tree.hide(path)?;
+        }
+        // Last, because they may lie in any of the others.
+        for (path, mount) in self.folders {
+            tree.bind(path, mount)?;
+        }
+        tree.become_root()
     }
-    tree.make_dev(devices)?;
-    tree.make_proc()?;
-    tree.bind("/run/codeagent/program".as_ref(), program)?;
-    if let Some(gateway) = gateway {
-        tree.bind(GATEWAY.as_ref(), gateway)?;
-    }
-    tree.bind("/tmp".as_ref(), tmp)?;
-    tree.link("var/tmp", "../tmp")?;
-    tree.link("var/run", "../run")?;
-    for (path, mount) in home {
-        tree.bind(&path, mount)?;
-    }
-    for path in &spec.hidden {
-        tree.hide(path.as_path())?;
-    }
-    // Last, because they may lie in any of the others; outer ones before inner ones.
-    let mut folders = folders;
-    folders.sort_by_key(|(folder, _)| folder.path.as_path().components().count());
-    for (folder, mount) in folders {
-        tree.bind(folder.path.as_path(), mount)?;
-    }
-    tree.become_root()?;
-    Ok(live)
 }
 
 /// A part of the system.
@@ -105,7 +121,8 @@ enum Entry {
     Link(PathBuf, Vec<u8>),
 }
 
-fn collect_system(spec: &Spec, into: &mut Vec<Entry>) -> Result<(), Failed> {
+fn collect_system(spec: &Spec) -> Result<Vec<Entry>, Failed> {
+    let mut into = Vec::new();
     for path in &spec.system {
         let path = path.as_path();
         let stat = match rustix::fs::lstat(path) {
@@ -124,7 +141,7 @@ fn collect_system(spec: &Spec, into: &mut Vec<Entry>) -> Result<(), Failed> {
             .context(format!("making {} read-only", path.display()))?;
         into.push(Entry::Mounted(path.to_owned(), mount));
     }
-    Ok(())
+    Ok(into)
 }
 
 fn home_mounts(home: &Home) -> Result<Vec<(PathBuf, Mount)>, Failed> {
@@ -150,18 +167,20 @@ fn home_mounts(home: &Home) -> Result<Vec<(PathBuf, Mount)>, Failed> {
     Ok(mounts)
 }
 
-fn folder_mount(folder: &Folder, live: &mut Vec<Live>) -> Result<Mount, Failed> {
+fn folder_mount(folder: &Folder, devices: &mut Vec<OwnedFd>) -> Result<Mount, Failed> {
     let path = folder.path.as_path();
     match &folder.view {
         FolderView::ReadOnly => Mount::of(path)
             .and_then(Mount::read_only)
             .context(format!("making {} read-only", path.display())),
         FolderView::Transactional { staging } => Mount::overlay(path, staging.as_path())
-            .context(format!("mounting an overlay over {}", path.display())),
+            .context(format!("mounting an overlay over {}", path.display()))
+            .map_err(|failed| Failed { view: true, ..failed }),
         FolderView::Live => {
-            let (mount, device) =
-                fuse().context(format!("mounting FUSE over {}", path.display()))?;
-            live.push(Live { device });
+            let (mount, device) = fuse()
+                .context(format!("mounting FUSE over {}", path.display()))
+                .map_err(|failed| Failed { view: true, ..failed })?;
+            devices.push(device);
             Ok(mount)
         }
     }

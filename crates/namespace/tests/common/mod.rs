@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use codeagent_control::{CommandLine, Exec, Outcome, Stream};
 use codeagent_namespace::{
-    Executor, Finished, FolderStep, Order, Policy, RunError, Surroundings, WorkFolder,
+    Executor, Finished, FolderStep, Order, Policy, RunError, Surroundings, View, ViewChoice,
+    WorkFolder,
 };
 use codeagent_test_support::{TempWorkspace, TreeSnapshot};
 use codeagent_worker::{Client, Settings, WorkerProcess, WorkerSpec};
@@ -20,6 +21,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_namespace-probe");
 pub(crate) struct Session {
     pub(crate) executor: Executor,
     worker: WorkerProcess,
+    pub(crate) choice: ViewChoice,
     pub(crate) workspace: TempWorkspace,
     pub(crate) state: tempfile::TempDir,
 }
@@ -56,8 +58,15 @@ impl Session {
         let mut policy = Policy::new(state.path().join("state"));
         change(&mut policy);
         let surroundings = Surroundings::new(policy).unwrap();
-        let executor = Executor::with_program(surroundings, PROGRAM);
-        Self { executor, worker, workspace, state }
+        let executor = Executor::with_program(surroundings, PROGRAM)
+            .with_live_options(codeagent_mount::live_options(2));
+        let choice = ViewChoice::Only(View::Transactional);
+        Self { executor, worker, choice, workspace, state }
+    }
+
+    /// The same, with another view.
+    pub(crate) fn seen(self, view: View) -> Self {
+        Self { choice: ViewChoice::Only(view), ..self }
     }
 
     pub(crate) fn worker(&self) -> &Client {
@@ -77,10 +86,16 @@ impl Session {
         let folder =
             WorkFolder { path: self.workspace.working(), worker: Some(self.worker.client()) };
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let finished = self.executor.run(&[folder], exec, orders, |stream, data| match stream {
-            Stream::Stdout => stdout.extend_from_slice(data),
-            Stream::Stderr => stderr.extend_from_slice(data),
-        })?;
+        let finished = self.executor.run(
+            &[folder],
+            exec,
+            self.choice,
+            orders,
+            |stream, data| match stream {
+                Stream::Stdout => stdout.extend_from_slice(data),
+                Stream::Stderr => stderr.extend_from_slice(data),
+            },
+        )?;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Ok(Ran { stdout: text(stdout), stderr: text(stderr), finished })
     }
