@@ -28,6 +28,9 @@ const PROC_READ_ONLY: [&str; 6] = ["sys", "irq", "bus", "fs", "acpi", "sysrq-tri
 const PROC_EMPTY: [&str; 6] =
     ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats"];
 
+/// The kernel takes no smaller number.
+const FEWEST_PROCESSES: u64 = 301;
+
 /// The new root, before it is one.
 struct Tree {
     root: OwnedFd,
@@ -87,13 +90,13 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
 
 impl Parts<'_> {
     /// Puts the parts together, and makes the result the root.
-    pub(super) fn enter(self) -> Result<(), Failed> {
+    pub(super) fn enter(self, processes: Option<u64>) -> Result<(), Failed> {
         let tree = Tree::new()?;
         for entry in self.system {
             tree.add(entry)?;
         }
         tree.make_dev(self.devices_of_dev)?;
-        tree.make_proc()?;
+        tree.make_proc(processes)?;
         tree.bind(PROGRAM.as_ref(), self.program)?;
         if let Some(gateway) = self.gateway {
             tree.bind(GATEWAY.as_ref(), gateway)?;
@@ -314,12 +317,15 @@ impl Tree {
     }
 
     /// The processes of the sandbox, and of the host what can be read and nothing that matters.
-    fn make_proc(&self) -> Result<(), Failed> {
+    fn make_proc(&self, processes: Option<u64>) -> Result<(), Failed> {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let proc = Mount::with_attributes("proc", &[], attributes).context("mounting /proc")?;
         self.bind("/proc".as_ref(), proc)?;
+        if let Some(processes) = processes {
+            self.limit_processes(processes);
+        }
         for name in PROC_READ_ONLY {
             let path = Path::new("proc").join(name);
             let covered = Mount::of_descriptor(&self.root, &path)
@@ -331,6 +337,17 @@ impl Tree {
             }
         }
         PROC_EMPTY.iter().try_for_each(|name| self.hide(&Path::new("/proc").join(name)))
+    }
+
+    /// Root's processes are limited by nothing else where there is no cgroup. Older kernels have
+    /// one such number for the whole machine, and do not let us change it.
+    fn limit_processes(&self, processes: u64) {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let path = "proc/sys/kernel/pid_max";
+        if let Ok(file) = rustix::fs::openat(&self.root, path, flags, Mode::empty()) {
+            let limit = processes.max(FEWEST_PROCESSES).to_string();
+            let _ = rustix::io::write(file, limit.as_bytes());
+        }
     }
 
     fn become_root(&self) -> Result<(), Failed> {
