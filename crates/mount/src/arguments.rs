@@ -39,7 +39,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = CacheChoice::Coherent, value_name = "HOW")]
     pub(crate) cache: CacheChoice,
 
-    /// Whether the kernel reads large files itself, without asking.
+    /// Whether the kernel reads large files itself, without asking. Programs that open one for
+    /// reading and writing then wait until those who read it have closed it.
     #[arg(long, value_enum, default_value_t = PassthroughChoice::Off, value_name = "WHETHER")]
     pub(crate) passthrough: PassthroughChoice,
 

@@ -54,5 +54,6 @@ pub(crate) fn why_not(channel: &OwnedFd, folder: BorrowedFd<'_>) -> Option<Strin
     })
 }
 
-/// Files below this are read as quickly ordinarily: to open one in passthrough takes longer.
-pub const WORTHWHILE_BYTES: u64 = 1 << 20;
+/// To open a file in passthrough takes longer, and files below this hardly gain anything. Every one
+/// that is left out is one less to wait for.
+pub const WORTHWHILE_BYTES: u64 = 128 << 10;
