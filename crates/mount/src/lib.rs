@@ -24,6 +24,8 @@ mod macos_nodes;
 #[cfg(target_os = "linux")]
 mod mounted;
 #[cfg(target_os = "linux")]
+mod passthrough;
+#[cfg(target_os = "linux")]
 mod plain;
 #[cfg(target_os = "linux")]
 mod replies;
@@ -41,6 +43,7 @@ pub use {
     codeagent_fs::{Cache, raise_descriptor_limit},
     front_end::{MountFrontEnd, Session, live_options, serve},
     mounted::{Mount, MountOptions, Unmounted},
+    passthrough::WORTHWHILE_BYTES,
     plain::PlainMount,
     stale::{recover, unmount},
     supervised::{Report, Signal, Supervised, SupervisedError},

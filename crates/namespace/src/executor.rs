@@ -168,7 +168,7 @@ impl Executor {
         let live = steps.iter().flatten().filter(|step| step.staging.is_none());
         let sandbox = Sandbox::start(&self.spec(folders, &steps)?, |devices| {
             for (step, device) in live.zip(devices) {
-                step.worker.attach(device, self.live_options.clone())?;
+                step.worker.attach(device, None, self.live_options.clone())?;
             }
             Ok::<_, RunError>(())
         })?;

@@ -31,6 +31,7 @@ mod linux {
             &self,
             _fs: Arc<WorkerFs>,
             channel: OwnedFd,
+            _helper: Option<OwnedFd>,
             options: &[u8],
             ended: Ended,
         ) -> io::Result<()> {

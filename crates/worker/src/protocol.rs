@@ -164,7 +164,8 @@ pub enum Request {
     DropStaged { number: u64 },
 
     /// From the process that started the worker, with a descriptor: serve the filesystem through
-    /// it. What the options say is between the two ends of the front end. → nothing
+    /// it. What the options say, and a second descriptor if there is one, is between the two ends of
+    /// the front end. → nothing
     Attach { options: ByteBuf },
     /// From the process that started the worker, or anybody once that has gone: end, once the front end has ended or `patience`
     /// is over. → nothing

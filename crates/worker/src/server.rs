@@ -47,7 +47,7 @@ pub struct Server {
 
 /// Does what the owner of a worker asks for.
 pub(crate) trait Owner: Send + Sync {
-    fn attach(&self, channel: OwnedFd, options: &[u8]) -> io::Result<()>;
+    fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<()>;
     fn is_attached(&self) -> bool;
     fn is_orphaned(&self) -> bool;
     fn shut_down(&self, patience: Duration);
@@ -144,7 +144,7 @@ impl Server {
         let (outbox, messages) = sync_channel::<Vec<u8>>(OUTBOX_MESSAGES);
         let writing = std::thread::Builder::new().name("outbox".into()).spawn(move || {
             for message in messages {
-                if link::send_bytes(&writer, &message, None).is_err() {
+                if link::send_bytes(&writer, &message, &[]).is_err() {
                     break;
                 }
             }
@@ -157,11 +157,11 @@ impl Server {
         let connection = Connection { server: self, peer, outbox, waiting: Arc::default() };
         let mut subscription = None;
         // What is not a message is the end: nothing behind it could be understood.
-        while let Ok(Some((call, descriptor))) = link::receive::<Call>(stream) {
+        while let Ok(Some((call, descriptors))) = link::receive::<Call>(stream) {
             if matches!(call.request, Request::Subscribe) && subscription.is_none() {
                 subscription = Some(self.listeners.add(connection.outbox.clone()));
             }
-            connection.take(call, descriptor);
+            connection.take(call, descriptors);
         }
         if let Some(subscription) = subscription {
             self.listeners.outboxes.lock().remove(&subscription);
@@ -183,7 +183,7 @@ impl Server {
         &self,
         peer: Peer,
         request: Request,
-        descriptor: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
     ) -> Result<ByteBuf, Failure> {
         let engine = &self.engine;
         match request {
@@ -231,10 +231,11 @@ impl Server {
             Request::AdoptOverlay { number } => reply(&engine.adopt_overlay(number)?),
             Request::DropStaged { number } => reply(&engine.drop_staged(number)?),
             Request::Attach { options } => {
-                let channel = descriptor.ok_or_else(|| {
+                let mut descriptors = descriptors.into_iter();
+                let channel = descriptors.next().ok_or_else(|| {
                     Failure::new(ErrorCode::BadRequest, "there is no descriptor to serve")
                 })?;
-                reply(&self.owner(peer)?.attach(channel, &options)?)
+                reply(&self.owner(peer)?.attach(channel, descriptors.next(), &options)?)
             }
             Request::Shutdown { patience } => {
                 self.owner(peer)?.shut_down(patience);
@@ -282,7 +283,7 @@ struct Connection<'a> {
 impl Connection<'_> {
     /// Each call has a thread of its own: one that waits for the answer to a safeguard must not
     /// keep that answer, which may come on the same connection, from being read.
-    fn take(&self, Call { id, request }: Call, descriptor: Option<OwnedFd>) {
+    fn take(&self, Call { id, request }: Call, descriptors: Vec<OwnedFd>) {
         if self.waiting.fetch_add(1, Ordering::SeqCst) >= MAX_WAITING_CALLS {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             let full = Failure::new(ErrorCode::HeldQueueFull, "too many calls wait already");
@@ -291,7 +292,7 @@ impl Connection<'_> {
         let (server, peer) = (Arc::clone(self.server), self.peer);
         let (outbox, waiting) = (self.outbox.clone(), Arc::clone(&self.waiting));
         let call = move || {
-            let outcome = server.answer(peer, request, descriptor);
+            let outcome = server.answer(peer, request, descriptors);
             // A call waits until its answer is taken, too: who does not read gets no more threads.
             send(&outbox, id, outcome);
             waiting.fetch_sub(1, Ordering::SeqCst);
@@ -335,7 +336,7 @@ mod tests {
         stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         for id in 0..20_000 {
             let call = link::encode(&Call { id, request: Request::Status }).unwrap();
-            if link::send_bytes(&stream, &call, None).is_err() {
+            if link::send_bytes(&stream, &call, &[]).is_err() {
                 break; // it takes no more: just as well
             }
         }

@@ -79,7 +79,7 @@ fn a_worker_reaches_nothing_but_its_two_directories() {
         new.display()
     );
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    worker.client().attach(OwnedFd::from(theirs), options.into_bytes()).unwrap();
+    worker.client().attach(OwnedFd::from(theirs), None, options.into_bytes()).unwrap();
     let mut report = String::new();
     ours.read_to_string(&mut report).unwrap();
     let expected = "read inside: done\nread outside: PermissionDenied\n\
