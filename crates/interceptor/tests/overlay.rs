@@ -69,6 +69,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         "setfacl -m u:1:rw src/two; setfacl -d -m g:1:rx src; mkdir src/inherits; echo > src/inherits/file",
     ),
     ("links made inside", "echo l > l1; ln l1 l2; mkdir ld; ln l1 ld/l3; ln -s l1 ld/sym"),
+    ("a further name", "ln src/two src/deep/second; mkdir ld2; ln large ld2/large"),
     ("sparse", "truncate -s 5M sparse; truncate -s 3M hole; echo x >> hole"),
     ("truncated", ": > large; truncate -s 10 src/two"),
     (

@@ -208,8 +208,10 @@ impl UndoEngine {
         }
         marks.strip(entry).map_err(UndoError::host)?;
         let (path, staged) = (path.to_buf(), path.to_buf());
+        // With a further name by now, it has to come along with that.
         if marks.copied_up
             && stamp.is_file()
+            && stamp.links == 1
             && let Some(present) = present.filter(Stamp::is_file)
             && self.has_same_content(path.as_path(), &present, entry, &stamp)?
         {
