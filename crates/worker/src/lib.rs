@@ -9,6 +9,7 @@
 //! | `server` | answering |
 //! | `process` | the life of the worker process itself |
 //! | `confine` | what that process gives up before it begins |
+//! | `system_calls` | those it may make from then on |
 //! | `supervise` | starting it, noticing its death |
 #![cfg(target_os = "linux")]
 
@@ -19,6 +20,7 @@ mod process;
 mod protocol;
 mod server;
 mod supervise;
+mod system_calls;
 
 pub use client::{Client, Unreachable, WorkerError};
 pub use process::{Ended, FrontEnd, WorkerFs, is_worker, run};

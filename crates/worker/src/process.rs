@@ -17,6 +17,7 @@ use crate::confine;
 use crate::link;
 use crate::protocol::{Confinement, Event, Failure, Ready, Settings};
 use crate::server::{Listeners, Owner, Peer, Server};
+use crate::system_calls;
 
 /// The only argument of a worker process.
 pub(crate) const ARGUMENT: &str = "--codeagent-worker";
@@ -104,8 +105,8 @@ fn start(
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    // Last: it forbids making sockets.
-    let seccomp = confine::forbid_system_calls();
+    // Last: it forbids making sockets, and much else.
+    let seccomp = system_calls::allow_only_what_is_needed();
     let confinement = Confinement { landlock, seccomp, capabilities };
     let attached = Arc::new(Attached {
         front_end,

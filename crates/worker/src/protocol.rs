@@ -63,7 +63,7 @@ pub struct Ready {
 pub struct Confinement {
     /// The kernel lets it open nothing else.
     pub landlock: bool,
-    /// It cannot run programs, mount, trace, or make sockets.
+    /// It makes only the system calls that serving files takes.
     pub seccomp: bool,
     /// It has given up every capability that files do not need.
     pub capabilities: bool,

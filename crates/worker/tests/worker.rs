@@ -86,7 +86,11 @@ fn a_worker_reaches_nothing_but_its_two_directories() {
         list outside: PermissionDenied\nmake outside: PermissionDenied\n\
         run a program: PermissionDenied\nmake a socket: PermissionDenied\n\
         read in another thread: PermissionDenied\n";
-    assert_eq!(report, expected);
+    let calls = report.strip_prefix(expected).expect(&report);
+    assert!(calls.lines().count() >= 18);
+    for call in calls.lines() {
+        assert!(call.ends_with(": PermissionDenied"), "{call}");
+    }
     assert!(!new.exists());
 
     let status = fs::read_to_string(format!("/proc/{}/status", worker.id())).unwrap();
