@@ -127,6 +127,7 @@ fn tell_of(event: &Event) {
         Event::Engine(EngineEvent::Evicted { steps }) => {
             tell(&format!("{} old steps were dropped to stay within the limits", steps.len()));
         }
+        Event::Lagged { missed } => tell(&format!("{missed} messages of the worker were lost")),
         _ => {}
     }
 }

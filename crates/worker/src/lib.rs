@@ -7,6 +7,7 @@
 //! | `link` | messages and descriptors over a Unix socket |
 //! | `client` | asking, from any other process |
 //! | `server` | answering |
+//! | `outbox` | what is on its way to one client |
 //! | `process` | the life of the worker process itself |
 //! | `confine` | what that process gives up before it begins |
 //! | `system_calls` | those it may make from then on |
@@ -16,6 +17,7 @@
 mod client;
 mod confine;
 mod link;
+mod outbox;
 mod process;
 mod protocol;
 mod server;

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use codeagent_fs::{FsConfig, InterceptedFs, raise_descriptor_limit};
@@ -16,14 +17,17 @@ use rustix::fs::{Mode, OFlags};
 use crate::confine;
 use crate::link;
 use crate::protocol::{Confinement, Event, Failure, Ready, Settings};
-use crate::server::{Listeners, Owner, Peer, Server};
+use crate::server::{Clients, Owner, Peer, Server};
 use crate::system_calls;
 
 /// The only argument of a worker process.
 pub(crate) const ARGUMENT: &str = "--codeagent-worker";
 
-/// How long an ending worker waits for mutations that are on their way.
+/// How long an ending worker waits for calls, and for mutations that are on their way.
 const FAREWELL: Duration = Duration::from_secs(10);
+
+/// How long it waits until what it has to say at last is read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The filesystem of a worker.
 pub type WorkerFs = InterceptedFs<UndoEngine>;
@@ -95,11 +99,11 @@ fn start(
     // While there is but one thread: others would keep the freedom they were born with.
     let landlock = confine::to_directories(&[working_dir.as_fd(), undo_dir.as_fd()])?;
     let capabilities = confine::drop_capabilities();
-    let listeners = Arc::new(Listeners::default());
+    let clients = Arc::new(Clients::default());
     let mut fs_config = FsConfig::new(format!("/proc/self/fd/{}/.", working_dir.as_raw_fd()));
     fs_config.cache = settings.cache;
     fs_config.read_only = settings.read_only;
-    let engine = Arc::new(open_engine(&settings, working_dir, &listeners)?);
+    let engine = Arc::new(open_engine(&settings, working_dir, &clients)?);
     let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine))?);
     let (listener, unreachable) = match listen(&undo_dir) {
         Ok(listener) => (Some(listener), None),
@@ -121,7 +125,8 @@ fn start(
         working_dir: settings.working_dir,
         read_only: settings.read_only,
         confinement: Some(confinement),
-        listeners,
+        clients,
+        ending: AtomicBool::new(false),
         owner: Some(Box::new(Arc::clone(&attached))),
     };
     let ambient_timeout = settings.ambient_timeout;
@@ -146,7 +151,7 @@ fn open_undo_dir(settings: &Settings) -> Result<OwnedFd, Failure> {
 fn open_engine(
     settings: &Settings,
     working_dir: OwnedFd,
-    listeners: &Arc<Listeners>,
+    clients: &Arc<Clients>,
 ) -> Result<UndoEngine, UndoError> {
     let mut config = EngineConfig::new(&settings.working_dir, &settings.undo_dir);
     config.opened = Some(Arc::new(working_dir));
@@ -156,7 +161,7 @@ fn open_engine(
     config.safeguards = settings.safeguards;
     config.durable = settings.durable;
     config.gitignore = settings.gitignore;
-    config.events = Arc::clone(listeners) as _;
+    config.events = Arc::clone(clients) as _;
     UndoEngine::open(config)
 }
 
@@ -200,20 +205,22 @@ impl Life {
         let interval = (self.ambient_timeout / 4).clamp(MIN_INTERVAL, MAX_INTERVAL);
         while !attached.is_over(interval) {
             match server.engine.tick() {
-                Ok(Some(closed)) => server.listeners.tell(Event::AmbientStep(closed)),
+                Ok(Some(closed)) => server.clients.tell(Event::AmbientStep(closed)),
                 Ok(None) => {}
-                Err(error) => server.listeners.tell(warning(&error)),
+                Err(error) => server.clients.tell(warning(&error)),
             }
             if attached.has_just_detached() {
-                server.listeners.tell(Event::Detached);
+                server.clients.tell(Event::Detached);
             }
         }
         attached.wait_for_front_end();
+        server.finish_calls(FAREWELL);
         if let Some(fs) = &server.fs {
             fs.wait_until_quiet(FAREWELL);
         }
         if let Err(error) = end_open_step(&server.engine) {
-            server.listeners.tell(warning(&error));
+            server.clients.tell(warning(&error));
+            server.finish_calls(LAST_WORDS);
         }
         let _ = remove_socket(&self.undo_dir);
     }

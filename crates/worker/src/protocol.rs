@@ -223,6 +223,10 @@ pub enum Event {
     AmbientStep(ClosedStep),
     /// The front end has ended: somebody unmounted.
     Detached,
+    /// So many events are missing here, because too much was left unread.
+    Lagged {
+        missed: u64,
+    },
     /// The worker has gone. It cannot say so itself; its client does.
     Gone,
 }

@@ -212,6 +212,64 @@ fn a_safeguards_question_is_answered_over_the_connection_that_waits() {
 }
 
 #[test]
+fn an_ending_worker_finishes_its_calls_and_refuses_others() {
+    let workspace = workspace();
+    let (worker, events) = start_with(&workspace, |settings| {
+        settings.safeguards = SafeguardConfig { delete_threshold: Some(1), ..Default::default() };
+    });
+    let client = worker.client();
+    client.subscribe().unwrap();
+    client.open_step(StepRequest::command("rm")).unwrap();
+    std::thread::scope(|scope| {
+        let remove = scope
+            .spawn(|| client.change(FileChange::Remove { path: path(b"dir"), recursive: true }));
+        let Event::Engine(EngineEvent::SafeguardTriggered(request)) = events.recv().unwrap() else {
+            panic!("another event");
+        };
+        client.shut_down(Duration::ZERO).unwrap();
+        let refused = loop {
+            match client.history() {
+                Ok(_) => {} // it has not got round to it
+                Err(refused) => break refused,
+            }
+        };
+        assert_eq!(code(refused), ErrorCode::WorkerEnding);
+        let decision = SafeguardDecision::Allow;
+        client.call::<()>(Request::Answer { question: request.id, decision }).unwrap();
+        remove.join().unwrap().unwrap();
+    });
+    assert!(!workspace.path("dir").exists());
+    worker.end(Duration::ZERO).unwrap();
+    assert_eq!(start(&workspace).client().history().unwrap().len(), 1);
+}
+
+/// Whatever the moment: what was done is said, and what is refused is not done.
+#[test]
+fn an_undo_that_was_done_is_never_a_lost_reply() {
+    for round in 0..20 {
+        let workspace = workspace();
+        let worker = start(&workspace);
+        let before = workspace.snapshot();
+        worker.client().open_step(StepRequest::command("x")).unwrap();
+        for name in 0..50 {
+            worker.client().change(write(&format!("new{name}"), "x")).unwrap();
+        }
+        worker.client().close_step(Some(0)).unwrap();
+        let after = workspace.snapshot();
+        let client = Client::connect(workspace.undo()).unwrap();
+        client.hello().unwrap();
+        let undone = std::thread::scope(|scope| {
+            let undo = scope.spawn(|| client.undo(1, OnConflict::Refuse));
+            std::thread::sleep(Duration::from_micros(200 * round));
+            worker.end(Duration::ZERO).unwrap();
+            undo.join().unwrap()
+        });
+        let expected = if undone.is_ok() { before } else { after };
+        assert_tree_eq(&expected, &workspace.snapshot());
+    }
+}
+
+#[test]
 fn another_process_talks_to_the_worker_through_the_undo_directory() {
     let workspace = workspace();
     assert!(matches!(Client::connect(workspace.undo()), Err(Unreachable::Nobody)));
