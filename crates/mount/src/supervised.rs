@@ -81,6 +81,8 @@ impl Supervised {
                     worker.end(PATIENCE)?;
                     return Ok(Unmounted::Cleanly);
                 }
+                // One that did not even come to be served may say so later.
+                Ok(Signal::Worker(Event::Gone)) if !worker.client().is_gone() => {}
                 Ok(Signal::Worker(Event::Gone)) => {
                     report(Report::WorkerDied(worker.wait()?.to_string()));
                     std::thread::sleep(patience.after_a_life_of(born.elapsed()));
