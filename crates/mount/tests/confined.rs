@@ -5,10 +5,12 @@
 mod common;
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use codeagent_interceptor::{OnConflict, StepRequest};
-use codeagent_test_support::filesystems::skip;
+use codeagent_mount::unmount;
+use codeagent_test_support::filesystems::{SmallDisk, skip};
 use codeagent_test_support::{TempWorkspace, TreeSnapshot, assert_tree_eq};
 use codeagent_worker::Client;
 use common::{Process, binary, can_mount, has, is_mount, sh, wait_for};
@@ -83,10 +85,7 @@ fn every_kind_of_request_passes_the_filter_of_system_calls() {
         fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
     }
     let mut process = Process(binary(&workspace, point.path(), &[]).spawn().unwrap());
-    wait_for("it is mounted", || point.path().join("file").exists());
-    let client = Client::connect(workspace.undo()).unwrap();
-    assert!(client.hello().unwrap().confinement.unwrap().is_complete());
-
+    let client = client_of(&workspace, point.path());
     let before = workspace.snapshot();
     client.open_step(StepRequest::command("everything")).unwrap();
     fs::write(workspace.undo().with_extension("py"), REQUESTS).unwrap();
@@ -101,4 +100,57 @@ fn every_kind_of_request_passes_the_filter_of_system_calls() {
     kill_process(Pid::from_child(&process.0), Signal::TERM).unwrap();
     assert!(process.0.wait().unwrap().success());
     assert!(!is_mount(point.path()));
+}
+
+fn client_of(workspace: &TempWorkspace, point: &Path) -> Client {
+    wait_for("it is mounted", || point.join("file").exists());
+    let client = Client::connect(workspace.undo()).unwrap();
+    assert!(client.hello().unwrap().confinement.unwrap().is_complete());
+    client
+}
+
+/// Within its enclosure the worker still has both directories on one mount, or it would copy.
+#[test]
+fn what_is_removed_is_moved_into_the_undo_directory_and_back() {
+    let test = "what_is_removed_is_moved_into_the_undo_directory_and_back";
+    if !can_mount(test) {
+        return;
+    }
+    let workspace =
+        TempWorkspace::with_fixture(|root| fs::write(root.join("file"), "content").unwrap());
+    let point = tempfile::tempdir().unwrap();
+    let _process = Process(binary(&workspace, point.path(), &[]).spawn().unwrap());
+    let client = client_of(&workspace, point.path());
+    let inode = fs::metadata(workspace.path("file")).unwrap().ino();
+    client.open_step(StepRequest::command("rm")).unwrap();
+    fs::remove_file(point.path().join("file")).unwrap();
+    client.close_step(Some(0)).unwrap();
+    sh(&format!("find {} -inum {inode} | grep -q .", workspace.undo().display()), Path::new("/"));
+    client.undo(1, OnConflict::Refuse).unwrap();
+    assert_eq!(fs::metadata(workspace.path("file")).unwrap().ino(), inode);
+    unmount(point.path(), false).unwrap();
+}
+
+#[test]
+fn a_filesystem_that_is_mounted_within_the_folder_is_served_with_it() {
+    let test = "a_filesystem_that_is_mounted_within_the_folder_is_served_with_it";
+    if !can_mount(test) {
+        return;
+    }
+    let workspace =
+        TempWorkspace::with_fixture(|root| fs::write(root.join("file"), "content").unwrap());
+    let Some(disk) = SmallDisk::mount(&workspace.path("disk"), "1M") else {
+        return skip(test, "mounting a filesystem in memory needs root");
+    };
+    fs::write(disk.path().join("there"), "before").unwrap();
+    let point = tempfile::tempdir().unwrap();
+    let _process = Process(binary(&workspace, point.path(), &[]).spawn().unwrap());
+    let client = client_of(&workspace, point.path());
+    client.open_step(StepRequest::command("write")).unwrap();
+    fs::write(point.path().join("disk/there"), "after").unwrap();
+    client.close_step(Some(0)).unwrap();
+    assert_eq!(fs::read_to_string(disk.path().join("there")).unwrap(), "after");
+    client.undo(1, OnConflict::Refuse).unwrap();
+    assert_eq!(fs::read_to_string(disk.path().join("there")).unwrap(), "before");
+    unmount(point.path(), false).unwrap();
 }

@@ -49,8 +49,9 @@ pub(crate) fn to_directories(directories: &[BorrowedFd<'_>]) -> io::Result<bool>
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Gives up every capability that files do not need, for this thread and those it starts.
-pub(crate) fn drop_capabilities() -> bool {
+/// Gives up every capability that files do not need, for this thread and those it starts. Whether
+/// that went well, and whether any are left.
+pub(crate) fn drop_capabilities() -> (bool, bool) {
     let dropped = || {
         let have = rustix::thread::capabilities(None)?;
         for capability in CapabilitySet::all().difference(FOR_FILES).iter() {
@@ -68,5 +69,7 @@ pub(crate) fn drop_capabilities() -> bool {
             },
         )
     };
-    dropped().is_ok()
+    let dropped = dropped().is_ok();
+    let left = rustix::thread::capabilities(None).map_or(true, |left| !left.permitted.is_empty());
+    (dropped, left)
 }

@@ -10,16 +10,19 @@
 //! | `outbox` | what is on its way to one client |
 //! | `process` | the life of the worker process itself |
 //! | `confine` | what that process gives up before it begins |
+//! | `enclosure` | a root directory of its own, with nothing in it |
 //! | `system_calls` | those it may make from then on |
 //! | `supervise` | starting it, noticing its death |
 #![cfg(target_os = "linux")]
 
 mod client;
 mod confine;
+mod enclosure;
 mod link;
 mod outbox;
 mod process;
 mod protocol;
+mod raw;
 mod server;
 mod supervise;
 mod system_calls;

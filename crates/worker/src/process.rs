@@ -15,8 +15,10 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
 use crate::confine;
+use crate::enclosure;
 use crate::link;
 use crate::protocol::{Confinement, Event, Failure, Ready, Settings};
+use crate::raw;
 use crate::server::{Clients, Owner, Peer, Server};
 use crate::system_calls;
 
@@ -66,6 +68,7 @@ pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
 }
 
 fn live(front_end: Box<dyn FrontEnd>) -> io::Result<()> {
+    raw::close_what_was_inherited();
     let owner = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some((settings, working_dir)) = link::receive::<Settings>(&owner)? else { return Ok(()) };
     let working_dir = working_dir.ok_or(io::ErrorKind::InvalidInput)?;
@@ -95,15 +98,19 @@ fn start(
     front_end: Box<dyn FrontEnd>,
 ) -> Result<(Life, Ready), Failure> {
     raise_descriptor_limit();
-    let undo_dir = open_undo_dir(&settings)?;
+    let mut settings = settings;
+    let undo_dir = open_undo_dir(&mut settings)?;
     // While there is but one thread: others would keep the freedom they were born with.
+    let enclosed = enclosure::enter(working_dir.as_fd(), undo_dir.as_fd())?;
+    let is_enclosed = enclosed.is_some();
+    let [working_dir, undo_dir] = enclosed.unwrap_or([working_dir, undo_dir]);
     let landlock = confine::to_directories(&[working_dir.as_fd(), undo_dir.as_fd()])?;
-    let capabilities = confine::drop_capabilities();
+    let (capabilities, privileged) = confine::drop_capabilities();
     let clients = Arc::new(Clients::default());
     let mut fs_config = FsConfig::new(format!("/proc/self/fd/{}/.", working_dir.as_raw_fd()));
     fs_config.cache = settings.cache;
     fs_config.read_only = settings.read_only;
-    let engine = Arc::new(open_engine(&settings, working_dir, &clients)?);
+    let engine = Arc::new(open_engine(&settings, (working_dir, &undo_dir), &clients)?);
     let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine))?);
     let (listener, unreachable) = match listen(&undo_dir) {
         Ok(listener) => (Some(listener), None),
@@ -111,7 +118,8 @@ fn start(
     };
     // Last: it forbids making sockets, and much else.
     let seccomp = system_calls::allow_only_what_is_needed();
-    let confinement = Confinement { landlock, seccomp, capabilities };
+    let confinement =
+        Confinement { landlock, seccomp, capabilities, enclosed: is_enclosed, privileged };
     let attached = Arc::new(Attached {
         front_end,
         fs: Arc::clone(&fs),
@@ -134,8 +142,9 @@ fn start(
     Ok((life, Ready { recovery, confinement, unreachable }))
 }
 
-/// Opens the undo directory, and makes it first if need be: later that would be outside our reach.
-fn open_undo_dir(settings: &Settings) -> Result<OwnedFd, Failure> {
+/// Opens the undo directory, and makes it first if need be: later that would be outside our reach,
+/// and so would be what its name says.
+fn open_undo_dir(settings: &mut Settings) -> Result<OwnedFd, Failure> {
     let path = &settings.undo_dir;
     let unusable = |source| UndoError::UndoDirUnusable { path: path.clone(), source };
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
@@ -145,16 +154,26 @@ fn open_undo_dir(settings: &Settings) -> Result<OwnedFd, Failure> {
         _ => {}
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unusable(errno.into()))?)
+    let dir =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unusable(errno.into()))?;
+    let name = path.canonicalize().map_err(unusable)?;
+    if settings.durable {
+        std::fs::File::open(name.parent().unwrap_or(&name))
+            .and_then(|parent| parent.sync_all())
+            .map_err(unusable)?;
+    }
+    settings.undo_dir = name;
+    Ok(dir)
 }
 
 fn open_engine(
     settings: &Settings,
-    working_dir: OwnedFd,
+    (working_dir, undo_dir): (OwnedFd, &OwnedFd),
     clients: &Arc<Clients>,
-) -> Result<UndoEngine, UndoError> {
+) -> Result<UndoEngine, Failure> {
     let mut config = EngineConfig::new(&settings.working_dir, &settings.undo_dir);
     config.opened = Some(Arc::new(working_dir));
+    config.opened_undo = Some(Arc::new(undo_dir.try_clone()?));
     config.read_only = settings.read_only;
     config.ambient_timeout = settings.ambient_timeout;
     config.limits = settings.limits;
@@ -162,7 +181,7 @@ fn open_engine(
     config.durable = settings.durable;
     config.gitignore = settings.gitignore;
     config.events = Arc::clone(clients) as _;
-    UndoEngine::open(config)
+    Ok(UndoEngine::open(config)?)
 }
 
 /// Called with the undo directory locked: a socket that is there already belongs to nobody.

@@ -67,11 +67,17 @@ pub struct Confinement {
     pub seccomp: bool,
     /// It has given up every capability that files do not need.
     pub capabilities: bool,
+    /// There is nothing else that it could name.
+    pub enclosed: bool,
+    /// It has capabilities left, as root has.
+    pub privileged: bool,
 }
 
 impl Confinement {
     pub fn is_complete(self) -> bool {
-        self.landlock && self.seccomp && self.capabilities
+        // Without capabilities, what it could name is what its user may change anyway.
+        let enclosed = self.enclosed || !self.privileged;
+        self.landlock && self.seccomp && self.capabilities && enclosed
     }
 }
 

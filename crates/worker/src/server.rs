@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -192,7 +193,13 @@ impl Server {
         }
         let call = {
             let (server, outbox) = (Arc::clone(self), Arc::clone(outbox));
-            move || outbox.reply(id, server.answer(peer, request, descriptor))
+            move || {
+                // Whoever waits must not wait for ever because of a mistake of ours.
+                let answer = || server.answer(peer, request, descriptor);
+                let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
+                let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
+                outbox.reply(id, outcome.unwrap_or_else(failed));
+            }
         };
         if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
             outbox.reply(id, Err(error.into()));

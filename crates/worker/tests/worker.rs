@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
@@ -71,25 +72,27 @@ fn a_worker_reaches_nothing_but_its_two_directories() {
     let confinement = worker.ready().confinement;
     assert!(confinement.is_complete(), "{confinement:?}");
     let outside = tempfile::NamedTempFile::new().unwrap();
+    let before = outside.as_file().metadata().unwrap();
     let new = outside.path().with_extension("new");
-    let options = format!(
-        "{}\n{}\n{}",
-        outside.path().display(),
-        workspace.path("one").display(),
-        new.display()
-    );
+    let options = format!("{}\n{}\n{}", outside.path().display(), "one", new.display());
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     worker.client().attach(OwnedFd::from(theirs), options.into_bytes()).unwrap();
     let mut report = String::new();
     ours.read_to_string(&mut report).unwrap();
-    let expected = "read inside: done\nread outside: PermissionDenied\n\
-        list outside: PermissionDenied\nmake outside: PermissionDenied\n\
-        run a program: PermissionDenied\nmake a socket: PermissionDenied\n\
-        read in another thread: PermissionDenied\n";
-    let calls = report.strip_prefix(expected).expect(&report);
-    assert!(calls.lines().count() >= 18);
-    for call in calls.lines() {
-        assert!(call.ends_with(": PermissionDenied"), "{call}");
+    let mut lines = report.lines();
+    assert_eq!(lines.next(), Some("read inside: done"));
+    let mut refused = 0;
+    for line in lines {
+        // An ordinary user may do that with what is his, and the worker can name it.
+        if !line.ends_with("outside: done") || confinement.enclosed {
+            assert!(line.ends_with(": PermissionDenied") || line.ends_with(": NotFound"), "{line}");
+        }
+        refused += 1;
+    }
+    assert_eq!(refused, 37);
+    let after = outside.as_file().metadata().unwrap();
+    if confinement.enclosed {
+        assert_eq!((after.mode(), after.uid()), (before.mode(), before.uid()));
     }
     assert!(!new.exists());
 
