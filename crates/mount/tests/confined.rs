@@ -7,6 +7,7 @@ mod common;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use codeagent_interceptor::{OnConflict, StepRequest};
 use codeagent_mount::unmount;
@@ -152,5 +153,51 @@ fn a_filesystem_that_is_mounted_within_the_folder_is_served_with_it() {
     assert_eq!(fs::read_to_string(disk.path().join("there")).unwrap(), "after");
     client.undo(1, OnConflict::Refuse).unwrap();
     assert_eq!(fs::read_to_string(disk.path().join("there")).unwrap(), "before");
+    unmount(point.path(), false).unwrap();
+}
+
+/// As below, or the safe side: the worker sees one group of a caller, and has none of its own.
+#[test]
+fn set_group_id_bits_are_not_kept_by_the_groups_of_whoever_mounted() {
+    let test = "set_group_id_bits_are_not_kept_by_the_groups_of_whoever_mounted";
+    if !can_mount(test) {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !has("setpriv") || !has("setfacl") {
+        return skip(test, "acting as somebody else needs root, setpriv and setfacl");
+    }
+    const GROUP: u32 = 34_567;
+    const OWNER: u32 = 54_321;
+    let workspace = TempWorkspace::with_fixture(|root| {
+        for name in ["file", "written", "acl", "acl-of-member", "acl-of-other-member"] {
+            fs::write(root.join(name), name).unwrap();
+            std::os::unix::fs::chown(root.join(name), Some(OWNER), Some(GROUP)).unwrap();
+            fs::set_permissions(root.join(name), Permissions::from_mode(0o2766)).unwrap();
+        }
+    });
+    let point = tempfile::tempdir().unwrap();
+    for dir in [point.path(), workspace.working(), workspace.working().parent().unwrap()] {
+        fs::set_permissions(dir, Permissions::from_mode(0o755)).unwrap();
+    }
+    let inner = binary(&workspace, point.path(), &[]);
+    let mut command = Command::new("setpriv");
+    command.arg("--groups").arg(GROUP.to_string()).arg(inner.get_program());
+    command.args(inner.get_args()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _process = Process(command.spawn().unwrap());
+    let _client = client_of(&workspace, point.path());
+
+    let as_owner = |group: u32, others: &str, script: &str| {
+        let who = format!("setpriv --reuid {OWNER} --regid {group} {others}");
+        sh(&format!("{who} sh -c '{script}'"), point.path());
+    };
+    as_owner(OWNER, "--clear-groups", "echo x >> written");
+    as_owner(OWNER, "--clear-groups", "setfacl -m u:12345:r acl");
+    as_owner(GROUP, "--clear-groups", "setfacl -m u:12345:r acl-of-member");
+    as_owner(OWNER, &format!("--groups {GROUP}"), "setfacl -m u:12345:r acl-of-other-member");
+    let keeps = |name| fs::metadata(workspace.path(name)).unwrap().mode() & 0o2000 != 0;
+    assert!(!keeps("written"), "by the groups of whoever mounted it would");
+    assert!(!keeps("acl"));
+    assert!(keeps("acl-of-member"));
+    assert!(!keeps("acl-of-other-member"), "below it would; from here that cannot be seen");
     unmount(point.path(), false).unwrap();
 }

@@ -49,6 +49,16 @@ pub(crate) fn to_directories(directories: &[BorrowedFd<'_>]) -> io::Result<bool>
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
+/// Gives up the groups that whoever started us is in. What root does for others is judged by the
+/// thread that does it: with our groups, a file could keep a set-group-id bit that it has to lose.
+/// An ordinary user serves only himself, and keeps his.
+pub(crate) fn drop_groups() {
+    if rustix::process::geteuid().is_root() {
+        // Not allowed in some user namespaces, where nobody else is served either.
+        let _ = rustix::thread::set_thread_groups(&[]);
+    }
+}
+
 /// Gives up every capability that files do not need, for this thread and those it starts. Whether
 /// that went well, and whether any are left.
 pub(crate) fn drop_capabilities() -> (bool, bool) {

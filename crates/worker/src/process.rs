@@ -105,6 +105,7 @@ fn start(
     let is_enclosed = enclosed.is_some();
     let [working_dir, undo_dir] = enclosed.unwrap_or([working_dir, undo_dir]);
     let landlock = confine::to_directories(&[working_dir.as_fd(), undo_dir.as_fd()])?;
+    confine::drop_groups();
     let (capabilities, privileged) = confine::drop_capabilities();
     let clients = Arc::new(Clients::default());
     let mut fs_config = FsConfig::new(format!("/proc/self/fd/{}/.", working_dir.as_raw_fd()));
