@@ -238,21 +238,11 @@ impl Life {
         if let Some(fs) = &server.fs {
             fs.wait_until_quiet(FAREWELL);
         }
-        if let Err(error) = end_open_step(&server.engine) {
+        if let Err(error) = server.engine.end_open_step() {
             server.clients.tell(warning(&error));
             server.finish_calls(LAST_WORDS);
         }
         let _ = remove_socket(&self.undo_dir);
-    }
-}
-
-/// Ends the step that is open, whoever began it: one that is left open counts as interrupted, and
-/// the next worker would take back what was done in it. A transaction stays open for that reason.
-fn end_open_step(engine: &UndoEngine) -> Result<(), UndoError> {
-    engine.end_ambient_step()?;
-    match engine.close_step(None) {
-        Ok(_) | Err(UndoError::NoStepOpen) => Ok(()),
-        Err(error) => Err(error),
     }
 }
 

@@ -349,6 +349,29 @@ fn a_worker_that_cannot_start_says_why() {
     WorkerProcess::start(&spec, |_| {}).unwrap_err();
 }
 
+/// Before, whoever had asked waited for ever.
+#[test]
+fn a_mistake_of_the_worker_is_an_error_and_not_silence() {
+    let workspace = workspace();
+    let worker = start(&workspace);
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    let failed = worker.client().attach(OwnedFd::from(theirs), b"panic".to_vec()).unwrap_err();
+    assert_eq!(code(failed), ErrorCode::Io);
+    worker.client().status().unwrap();
+    worker.end(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn a_worker_that_syncs_can_make_its_undo_directory() {
+    let workspace = workspace();
+    let (worker, _events) = start_with(&workspace, |settings| settings.durable = true);
+    worker.client().open_step(StepRequest::command("x")).unwrap();
+    worker.client().change(write("one", "x")).unwrap();
+    worker.client().close_step(Some(0)).unwrap();
+    worker.client().undo(1, OnConflict::Refuse).unwrap();
+    worker.end(Duration::ZERO).unwrap();
+}
+
 #[test]
 fn the_death_of_a_worker_is_noticed_and_the_next_one_recovers() {
     let workspace = workspace();
