@@ -18,7 +18,8 @@ pub(crate) fn close_what_was_inherited() {
 /// A copy of all mounts, for this process alone.
 pub(crate) fn leave_the_mount_namespace() -> io::Result<()> {
     // SAFETY: memory and descriptors stay shared with whoever shares them.
-    Ok(unsafe { unshare_unsafe(UnshareFlags::NEWNS)? })
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+    Ok(())
 }
 
 /// Adds to what is forbidden in a mount, and in those below it.

@@ -46,7 +46,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_symlinkat,
     libc::SYS_linkat,
     libc::SYS_unlinkat,
-    libc::SYS_renameat,
+    RENAMEAT,
     libc::SYS_renameat2,
     libc::SYS_fchdir,
     libc::SYS_getcwd,
@@ -61,7 +61,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_faccessat2,
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
+    FCHMODAT2,
     libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
@@ -128,6 +128,14 @@ const ALLOWED: &[c_long] = &[
     // Refused all the same, by the other filter.
     libc::SYS_clone3,
 ];
+
+/// The same on every architecture; `libc` does not know it on all.
+const FCHMODAT2: c_long = 452;
+
+#[cfg(target_arch = "aarch64")]
+const RENAMEAT: c_long = 38; // which `libc` does not know there
+#[cfg(not(target_arch = "aarch64"))]
+const RENAMEAT: c_long = libc::SYS_renameat;
 
 /// Older forms of the above, which the C library still uses where there are any.
 #[cfg(target_arch = "x86_64")]
