@@ -27,8 +27,8 @@ impl<F: FnMut(&File) -> io::Result<()>> ZeroCopyWriter for Peek<F> {
 
 /// A descriptor of its own: nothing may wait for the engine while the handle is locked, or a flush
 /// of it, a write to it and an undo could wait for each other.
-pub(crate) fn behind_handle(
-    fs: &PassthroughFs,
+pub fn behind_handle<F: FileSystem<Inode = u64, Handle = u64>>(
+    fs: &F,
     ctx: Context,
     inode: u64,
     handle: u64,
@@ -72,8 +72,8 @@ pub(crate) fn behind_inode(
     file.map(Some)
 }
 
-fn peek(
-    fs: &PassthroughFs,
+fn peek<F: FileSystem<Inode = u64, Handle = u64>>(
+    fs: &F,
     ctx: Context,
     inode: u64,
     handle: u64,

@@ -17,6 +17,7 @@ mod thread;
 mod transfer;
 
 pub use descriptors::raise_descriptor_limit;
+pub use host_file::behind_handle;
 pub use intercepted::{Cache, FsConfig, InterceptedFs, Plain};
 pub use paths::Name;
 pub use transfer::{Incoming, Outgoing};

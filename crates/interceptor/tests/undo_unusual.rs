@@ -175,6 +175,20 @@ fn a_handle_finds_its_file_after_a_rename() {
 }
 
 #[test]
+fn a_large_file_is_overwritten_piece_by_piece_while_its_name_goes_to_another() {
+    let bench = Bench::new(fixtures::small_tree);
+    let file = bench.applier().open("large.bin").unwrap();
+    assert_reversible(&bench, |fs| {
+        fs.write_open(&file, "large.bin", 0, b"under its name").unwrap();
+        fs.rename("large.bin", "moved.bin").unwrap();
+        fs.create("large.bin", &[7; 200_000]).unwrap();
+        fs.write_open(&file, "large.bin", 100_000, b"by its former name").unwrap();
+        fs.write_open(&file, "moved.bin", 150_000, b"by its new name").unwrap();
+        fs.write("large.bin", 100_000, b"the other one").unwrap();
+    });
+}
+
+#[test]
 fn undo_restores_what_changed_its_type() {
     assert_reversible_in(fixtures::rename_tree, |fs| {
         fs.unlink("a.txt").unwrap();

@@ -22,8 +22,9 @@ use virtiofsd::filesystem::{
 use virtiofsd::fuse::Attr;
 
 use crate::attributes::{Wish, kind, to_fuse};
+use crate::passthrough::{Modes, Opening, reply_created};
 use crate::replies::{
-    Answer, as_errno, errno, fopen, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
+    Answer, as_errno, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_written,
 };
 use crate::{acl, local};
 
@@ -58,17 +59,25 @@ pub(crate) struct Adapter<F> {
     keeps_directories: Duration,
     /// Closing a file can fail, and may have to be passed on.
     flushes: bool,
+    /// The kernel may read files itself.
+    passthrough: Option<Arc<Modes>>,
 }
 
 impl<F> Adapter<F> {
-    pub(crate) fn new(fs: Arc<F>, cache: Cache, root: BorrowedFd<'_>) -> io::Result<Self> {
+    pub(crate) fn new(
+        fs: Arc<F>,
+        cache: Cache,
+        root: BorrowedFd<'_>,
+        passthrough: Option<Modes>,
+    ) -> io::Result<Self> {
         let keeps_directories = match cache {
             Cache::Never => Duration::ZERO,
             Cache::Coherent => ONE_TICK,
             Cache::Auto => Duration::ZERO, // the filesystem says how long
         };
         let flushes = local::may_fail_to_close(root)?;
-        Ok(Self { fs, caches_names: cache == Cache::Auto, keeps_directories, flushes })
+        let (caches_names, passthrough) = (cache == Cache::Auto, passthrough.map(Arc::new));
+        Ok(Self { fs, caches_names, keeps_directories, flushes, passthrough })
     }
 
     fn reply_entry(&self, reply: ReplyEntry, outcome: Answer<Entry>) {
@@ -107,6 +116,14 @@ where
         let with_cache = WANTED_WITH_CACHE.iter().filter(|_| self.caches_names);
         for &flag in WANTED.iter().chain(with_cache) {
             let _ = config.add_capabilities(flag); // an older kernel lacks some
+        }
+        // The folder may not lie on a filesystem that is itself upon another one: then ours could
+        // not be below one either.
+        if self.passthrough.is_some()
+            && (config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_err()
+                || config.set_max_stack_depth(1).is_err())
+        {
+            self.passthrough = None;
         }
         let mut options = acl::negotiate(config);
         if config.capabilities().contains(InitFlags::FUSE_HANDLE_KILLPRIV_V2) {
@@ -270,8 +287,15 @@ where
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let kill_priv = loses_privileges(request);
-        reply_open(reply, self.fs.open(context(request), inode.0, kill_priv, flags.0 as u32));
+        let (ctx, kill_priv) = (context(request), loses_privileges(request));
+        let (inode, flags) = (inode.0, flags.0);
+        match &self.passthrough {
+            None => reply_open(reply, self.fs.open(ctx, inode, kill_priv, flags as u32)),
+            Some(modes) => {
+                let (fs, modes) = (Arc::clone(&self.fs), Arc::clone(modes));
+                Opening { fs, modes, ctx, inode, kill_priv, flags }.answer(reply);
+            }
+        }
     }
 
     fn create(
@@ -286,20 +310,21 @@ where
     ) {
         let extensions = Extensions::default();
         let kill_priv = loses_privileges(request);
+        let ctx = context(request);
         let created = c_string(name).and_then(|name| {
-            let ctx = context(request);
             self.fs
                 .create(ctx, parent.0, &name, mode, kill_priv, flags as u32, umask, extensions)
                 .map_err(errno)
         });
         match created {
-            Ok((entry, handle, options)) => reply.created(
-                &entry.attr_timeout,
-                &to_fuse(entry.inode, &entry.attr),
-                Generation(entry.generation),
-                FileHandle(handle.unwrap_or(0)),
-                fopen(options),
-            ),
+            Ok((entry, handle, options)) => {
+                let modes = self.passthrough.as_deref();
+                if reply_created(modes, reply, flags, &entry, (handle, options)).is_err() {
+                    let (inode, handle) = (entry.inode, handle.unwrap_or(0));
+                    let _ = self.fs.release(ctx, inode, flags as u32, handle, false, false, None);
+                    self.fs.forget(ctx, inode, 1);
+                }
+            }
             Err(errno) => reply.error(errno),
         }
     }
@@ -376,6 +401,9 @@ where
         let (ctx, owner) = (context(request), owner.map(|owner| owner.0));
         let flags = flags.0 as u32;
         let released = self.fs.release(ctx, inode.0, flags, handle.0, flush, false, owner);
+        if let Some(modes) = &self.passthrough {
+            modes.leave(inode.0);
+        }
         reply_empty(reply, released.map_err(errno));
     }
 

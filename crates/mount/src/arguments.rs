@@ -39,6 +39,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = CacheChoice::Coherent, value_name = "HOW")]
     pub(crate) cache: CacheChoice,
 
+    /// Whether the kernel reads large files itself, without asking. Programs that open one for
+    /// reading and writing then wait until those who read it have closed it.
+    #[arg(long, value_enum, default_value_t = PassthroughChoice::Off, value_name = "WHETHER")]
+    pub(crate) passthrough: PassthroughChoice,
+
     /// A step ends after this much quiet.
     #[arg(long, value_name = "SECS", default_value_t = 5.0, value_parser = seconds)]
     pub(crate) ambient_timeout: f64,
@@ -57,6 +62,16 @@ pub(crate) enum CacheChoice {
     /// Contents, names and attributes. An undo is seen at once; what others change in the folder
     /// itself, within a second.
     Auto,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PassthroughChoice {
+    /// No.
+    Off,
+    /// Where it can: on Linux, for root.
+    Auto,
+    /// The same, and it is said where it cannot.
+    On,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -12,11 +12,11 @@ use codeagent_fs::Cache;
 use codeagent_interceptor::EngineEvent;
 use codeagent_mount::{
     Claim, MountFrontEnd, MountOptions, Report, Signal, Supervised, SupervisedError, Unmounted,
-    is_ours, recover,
+    WORTHWHILE_BYTES, is_ours, recover,
 };
 use codeagent_worker::{Event, Settings, WorkerProcess, WorkerSpec, end_orphan};
 
-use crate::arguments::{Arguments, CacheChoice};
+use crate::arguments::{Arguments, CacheChoice, PassthroughChoice};
 
 /// How a detached process tells the one that started it that the mount is there.
 const READY: &str = "ready";
@@ -81,7 +81,8 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     ctrlc::set_handler(handler).context("listening to signals")?;
     let point = &options.mount_point;
-    let mount = Supervised::new(spec, point, options.threads, sender);
+    let mount = Supervised::new(spec, point, options.threads, sender)
+        .with_passthrough(options.passthrough_from);
     let mut announced = false;
     let mut outcome = Ok(());
     let how = mount
@@ -95,6 +96,12 @@ fn run(arguments: &Arguments) -> Result<()> {
             }
             Report::Mounted(_) => tell("the worker has been started again"),
             Report::Recovered(_) => tell("took back what an earlier run had left unfinished"),
+            Report::NoPassthrough(why)
+                if arguments.passthrough == PassthroughChoice::On && !announced =>
+            {
+                tell(&format!("files are served without passthrough: {why}"));
+            }
+            Report::NoPassthrough(_) => {}
             Report::WorkerDied(why) => tell(&format!("the worker ended ({why})")),
             Report::Event(event) => tell_of(&event),
         })
@@ -173,6 +180,8 @@ fn options(arguments: &Arguments) -> Result<MountOptions> {
     }
     let mut options = MountOptions::new(source, mount_point);
     options.read_only = arguments.read_only;
+    let passthrough = arguments.passthrough != PassthroughChoice::Off;
+    options.passthrough_from = passthrough.then_some(WORTHWHILE_BYTES);
     options.cache = match arguments.cache {
         CacheChoice::Never => Cache::Never,
         CacheChoice::Coherent => Cache::Coherent,

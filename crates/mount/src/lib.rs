@@ -26,6 +26,8 @@ mod macos_nodes;
 #[cfg(target_os = "linux")]
 mod mounted;
 #[cfg(target_os = "linux")]
+mod passthrough;
+#[cfg(target_os = "linux")]
 mod plain;
 #[cfg(target_os = "linux")]
 mod replies;
@@ -42,8 +44,9 @@ mod windows_names;
 pub use {
     claim::Claim,
     codeagent_fs::{Cache, raise_descriptor_limit},
-    front_end::{MountFrontEnd, Session, serve},
+    front_end::{MountFrontEnd, Session, live_options, serve},
     mounted::{Mount, MountOptions, Unmounted},
+    passthrough::WORTHWHILE_BYTES,
     plain::PlainMount,
     stale::{is_ours, recover, unmount},
     supervised::{Report, Signal, Supervised, SupervisedError},

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -11,7 +12,8 @@ use codeagent_fs::{Cache, FsConfig, InterceptedFs};
 use codeagent_interceptor::UndoEngine;
 
 use crate::attach::attach;
-use crate::front_end::{Session, serve};
+use crate::front_end::{Session, serve_with};
+use crate::passthrough::{Broker, Device, Helper, Modes};
 use crate::stale;
 
 /// How long an unmount waits for mutations that are on their way.
@@ -26,6 +28,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Requests that are served at once.
     pub threads: usize,
+    /// Files of so many bytes are read by the kernel itself, where it can; `None`: no file is.
+    pub passthrough_from: Option<u64>,
 }
 
 impl MountOptions {
@@ -37,6 +41,7 @@ impl MountOptions {
             cache: Cache::default(),
             read_only: false,
             threads: (2 * cores).clamp(4, 16),
+            passthrough_from: None,
         }
     }
 }
@@ -57,6 +62,8 @@ pub struct Mount {
     mount_point: PathBuf,
     /// Gone once the mount has ended.
     session: Option<Session>,
+    /// Tells the kernel about files, until this is dropped.
+    _broker: Option<Broker>,
 }
 
 impl Mount {
@@ -65,8 +72,9 @@ impl Mount {
         let fs = Arc::new(InterceptedFs::new(&fs_config(options), Arc::clone(&engine))?);
         let mount_point = options.mount_point.canonicalize()?;
         let channel = attach(&mount_point, options.read_only)?;
-        let session = serve(Arc::clone(&fs), channel, options.threads)?;
-        Ok(Self { engine, fs, mount_point, session: Some(session) })
+        let (through, broker) = passthrough(options, &channel, fs.root())?.unzip();
+        let session = serve_with(Arc::clone(&fs), channel, options.threads, through)?;
+        Ok(Self { engine, fs, mount_point, session: Some(session), _broker: broker })
     }
 
     pub fn mount_point(&self) -> &Path {
@@ -140,6 +148,17 @@ impl fmt::Debug for Mount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mount").field("mount_point", &self.mount_point).finish_non_exhaustive()
     }
+}
+
+/// The way a worker and its owner do it, so that it is what is tested and measured.
+pub(crate) fn passthrough(
+    options: &MountOptions,
+    channel: &OwnedFd,
+    folder: BorrowedFd<'_>,
+) -> io::Result<Option<(Modes, Broker)>> {
+    let Some(from) = options.passthrough_from else { return Ok(None) };
+    let (broker, helper) = Broker::start(Device(channel.try_clone()?), folder)?;
+    Ok(Some((Modes::new(Box::new(Helper::new(helper)?), from), broker)))
 }
 
 pub(crate) fn fs_config(options: &MountOptions) -> FsConfig {

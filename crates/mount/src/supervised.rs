@@ -1,6 +1,7 @@
 //! A mount whose filesystem lives in a worker process, which is started again when it dies.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use codeagent_interceptor::RecoveryReport;
 use codeagent_worker::{Event, Failure, Patience, WorkerProcess, WorkerSpec};
 
 use crate::attach::attach;
-use crate::front_end::encode_options;
+use crate::front_end::Options;
 use crate::mounted::Unmounted;
+use crate::passthrough::{Broker, Device, why_not};
 use crate::stale;
 
 /// Workers that did not even start, one after the other, before nobody tries any more.
@@ -34,6 +36,8 @@ pub enum Report<'a> {
     Recovered(&'a RecoveryReport),
     /// The worker died for this reason; a new one is started.
     WorkerDied(String),
+    /// The kernel does not read files itself, for this reason.
+    NoPassthrough(String),
     Event(Event),
 }
 
@@ -50,14 +54,29 @@ pub enum SupervisedError {
 pub struct Supervised {
     spec: WorkerSpec,
     point: PathBuf,
-    threads: usize,
+    options: Options,
     sender: Sender<Signal>,
+}
+
+/// A worker, and the thread that does what it may not. Dropped in this order.
+#[derive(Debug)]
+struct Serving {
+    worker: WorkerProcess,
+    broker: Option<Broker>,
 }
 
 impl Supervised {
     /// `sender` belongs to the receiver that [`run`](Self::run) gets.
     pub fn new(spec: WorkerSpec, point: &Path, threads: usize, sender: Sender<Signal>) -> Self {
-        Self { spec, point: point.into(), threads, sender }
+        let options = Options { threads, passthrough_from: None };
+        Self { spec, point: point.into(), options, sender }
+    }
+
+    /// Files of so many bytes are read by the kernel itself, where it can.
+    #[must_use]
+    pub fn with_passthrough(mut self, from_bytes: Option<u64>) -> Self {
+        self.options.passthrough_from = from_bytes;
+        self
     }
 
     /// Mounts, and serves until somebody stops or unmounts it. No worker ever opens a path: the
@@ -71,23 +90,25 @@ impl Supervised {
         if begun.is_err() {
             stale::recover(&self.point)?;
         }
-        let mut worker = begun?;
+        let mut serving = begun?;
         let mut born = Instant::now();
         let mut patience = Patience::default();
         loop {
             match signals.recv() {
-                Ok(Signal::Stop) | Err(_) => return Ok(self.stop(worker)?),
+                Ok(Signal::Stop) | Err(_) => return Ok(self.stop(serving)?),
                 Ok(Signal::Worker(Event::Detached)) => {
-                    worker.end(PATIENCE)?;
+                    serving.worker.end(PATIENCE)?;
                     return Ok(Unmounted::Cleanly);
                 }
                 // One that did not even come to be served may say so later.
-                Ok(Signal::Worker(Event::Gone)) if !worker.client().is_gone() => {}
+                Ok(Signal::Worker(Event::Gone)) if !serving.worker.client().is_gone() => {}
                 Ok(Signal::Worker(Event::Gone)) => {
-                    report(Report::WorkerDied(worker.wait()?.to_string()));
+                    // The mount is dead only once nobody has the kernel's end of it any more.
+                    drop(serving.broker.take());
+                    report(Report::WorkerDied(serving.worker.wait()?.to_string()));
                     std::thread::sleep(patience.after_a_life_of(born.elapsed()));
                     match self.begin_again(signals, report)? {
-                        Some(next) => worker = next,
+                        Some(next) => serving = next,
                         None => return Ok(Unmounted::Cleanly),
                     }
                     born = Instant::now();
@@ -97,7 +118,7 @@ impl Supervised {
         }
     }
 
-    fn begin(&self, report: &mut dyn FnMut(Report<'_>)) -> Result<WorkerProcess, SupervisedError> {
+    fn begin(&self, report: &mut dyn FnMut(Report<'_>)) -> Result<Serving, SupervisedError> {
         let sender = self.sender.clone();
         let worker = WorkerProcess::start(&self.spec, move |event| {
             let _ = sender.send(Signal::Worker(event)); // nobody waits any more: it ends already
@@ -107,11 +128,25 @@ impl Supervised {
         }
         worker.client().subscribe().map_err(io::Error::other)?;
         let channel = attach(&self.point, self.spec.settings.read_only)?;
-        let attached = worker.client().attach(&channel, encode_options(self.threads));
+        let folder = self.spec.working_dir.as_fd();
+        let (mut broker, helper) = match self.options.passthrough_from {
+            Some(_) => {
+                let (broker, helper) = Broker::start(Device(channel.try_clone()?), folder)?;
+                (Some(broker), Some(helper))
+            }
+            None => (None, None),
+        };
+        let helper = helper.as_ref().map(AsFd::as_fd);
+        let attached = worker.client().attach(&channel, helper, self.options.encode());
+        let why_not = broker.as_ref().and_then(|_| why_not(&channel, folder));
         drop(channel); // or the mount would not end with the worker
         attached.map_err(io::Error::other)?;
+        if let Some(reason) = why_not {
+            broker = None;
+            report(Report::NoPassthrough(reason));
+        }
         report(Report::Mounted(&worker));
-        Ok(worker)
+        Ok(Serving { worker, broker })
     }
 
     /// A new worker in place of one that died; `None` if somebody wants the mount to end.
@@ -119,7 +154,7 @@ impl Supervised {
         &self,
         signals: &Receiver<Signal>,
         report: &mut dyn FnMut(Report<'_>),
-    ) -> Result<Option<WorkerProcess>, SupervisedError> {
+    ) -> Result<Option<Serving>, SupervisedError> {
         let mut failed = 0;
         loop {
             // What the last one had to say is of no interest any more.
@@ -130,7 +165,7 @@ impl Supervised {
                 }
             }
             match self.begin(report) {
-                Ok(worker) => return Ok(Some(worker)),
+                Ok(serving) => return Ok(Some(serving)),
                 Err(error) => {
                     failed += 1;
                     if failed >= MAX_FAILED_STARTS {
@@ -144,7 +179,7 @@ impl Supervised {
         }
     }
 
-    fn stop(&self, worker: WorkerProcess) -> io::Result<Unmounted> {
+    fn stop(&self, serving: Serving) -> io::Result<Unmounted> {
         let (how, patience) = match stale::unmount(&self.point, false) {
             Ok(()) => (Unmounted::Cleanly, PATIENCE),
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -157,7 +192,7 @@ impl Supervised {
             }
             Err(error) => return Err(error),
         };
-        worker.end(patience)?;
+        serving.worker.end(patience)?;
         Ok(how)
     }
 }

@@ -14,7 +14,9 @@ use std::process::Command;
 use codeagent_interceptor::RollbackOptions;
 use codeagent_test_support::filesystems::{SmallDisk, disk_dir, skip};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{Mounted, Process, binary, can_mount, is_mount, wait_for};
+use common::{
+    Mounted, Process, WITHOUT_AND_WITH_PASSTHROUGH, binary, can_mount, is_mount, wait_for,
+};
 
 /// A suite that `cargo xtask test` has installed; says so where it has not.
 fn suite(test: &str, name: &str) -> Option<PathBuf> {
@@ -256,9 +258,11 @@ mod fsx {
 
     /// Two steps of random operations with one seed each, on top of one another.
     fn exercise(suite: &Path, configuration: &str, workspace: impl Fn() -> TempWorkspace) {
-        for seed in seeds() {
+        for (seed, from) in seeds().zip(WITHOUT_AND_WITH_PASSTHROUGH.into_iter().cycle()) {
             let bare = workspace().filled(some_file);
-            let mounted = Mounted::on(workspace().filled(some_file), |_| {});
+            let mounted = Mounted::on(workspace().filled(some_file), |options| {
+                options.passthrough_from = from;
+            });
             let before = mounted.workspace.snapshot();
             for seed in [seed, seed + 1000] {
                 run(suite, &bare.path("file"), configuration, seed);

@@ -40,12 +40,12 @@ struct Mounted {
 }
 
 impl Mounted {
-    fn start(over_itself: bool) -> Self {
+    fn start(over_itself: bool, extra: &[&str]) -> Self {
         let workspace = TempWorkspace::with_fixture(fixture);
         let source = fs::File::open(workspace.working()).unwrap();
         let dir = (!over_itself).then(|| tempfile::tempdir().unwrap());
         let point = dir.as_ref().map_or(workspace.working(), tempfile::TempDir::path).to_path_buf();
-        let process = Process(binary(&workspace, &point, &[]).spawn().unwrap());
+        let process = Process(binary(&workspace, &point, extra).spawn().unwrap());
         let mounted = Self { process, point, source, workspace, _dir: dir };
         mounted.wait_until_served();
         mounted
@@ -217,8 +217,8 @@ fn undo_what_came_later(client: &Client) {
     }
 }
 
-fn deaths(count: u32, over_itself: bool) {
-    let mounted = Mounted::start(over_itself);
+fn deaths(count: u32, over_itself: bool, extra: &[&str]) {
+    let mounted = Mounted::start(over_itself, extra);
     let mut dice = Dice::new();
     for round in 0..count {
         eprintln!("round {round}, dice {}", dice.0); // shown if it fails
@@ -232,7 +232,7 @@ fn a_worker_killed_a_hundred_times_under_load_leaves_step_boundaries() {
     if !can_mount("a_worker_killed_a_hundred_times_under_load_leaves_step_boundaries") {
         return;
     }
-    deaths(100, false);
+    deaths(100, false, &[]);
 }
 
 #[test]
@@ -240,7 +240,16 @@ fn a_mount_over_its_own_source_survives_its_worker() {
     if !can_mount("a_mount_over_its_own_source_survives_its_worker") {
         return;
     }
-    deaths(20, true);
+    deaths(20, true, &[]);
+}
+
+/// Then the process that starts workers has the kernel's end of the mount, too.
+#[test]
+fn a_mount_with_passthrough_survives_its_worker() {
+    if !can_mount("a_mount_with_passthrough_survives_its_worker") {
+        return;
+    }
+    deaths(20, true, &["--passthrough", "on"]);
 }
 
 /// While no worker serves, programs wait or fail; they never get to the bare folder.
@@ -249,7 +258,7 @@ fn no_write_slips_past_while_the_worker_is_replaced() {
     if !can_mount("no_write_slips_past_while_the_worker_is_replaced") {
         return;
     }
-    let mounted = Mounted::start(true);
+    let mounted = Mounted::start(true, &[]);
     let stop = AtomicBool::new(false);
     let before = mounted.snapshot();
     std::thread::scope(|scope| {
@@ -288,7 +297,7 @@ fn a_mount_outlives_the_process_that_made_it_until_the_next_takes_over() {
     if !can_mount("a_mount_outlives_the_process_that_made_it_until_the_next_takes_over") {
         return;
     }
-    let mut mounted = Mounted::start(false);
+    let mut mounted = Mounted::start(false, &[]);
     let before = mounted.snapshot();
     mounted.process.0.kill().unwrap();
     mounted.process.0.wait().unwrap();
@@ -311,7 +320,7 @@ fn a_dead_mount_is_taken_away_by_the_next_one() {
     if !can_mount("a_dead_mount_is_taken_away_by_the_next_one") {
         return;
     }
-    let mut mounted = Mounted::start(false);
+    let mut mounted = Mounted::start(false, &[]);
     let before = mounted.snapshot();
     fs::write(mounted.point.join("two"), "unfinished").unwrap();
     let worker = mounted.connect().unwrap().hello().unwrap().pid;
@@ -334,7 +343,7 @@ fn a_stop_while_the_worker_is_replaced_leaves_nothing_mounted() {
     }
     let mut dice = Dice::new();
     for round in 0..20 {
-        let mounted = Mounted::start(round % 2 == 0);
+        let mounted = Mounted::start(round % 2 == 0, &[]);
         let before = mounted.snapshot();
         let client = mounted.connect().unwrap();
         client.open_step(StepRequest::command("unfinished")).unwrap();
@@ -406,7 +415,7 @@ fn a_mount_that_is_served_is_not_mounted_over() {
     if !can_mount("a_mount_that_is_served_is_not_mounted_over") {
         return;
     }
-    let mut mounted = Mounted::start(false);
+    let mut mounted = Mounted::start(false, &[]);
     mounted.process.0.kill().unwrap();
     mounted.process.0.wait().unwrap();
     let other = TempWorkspace::with_fixture(fixture);

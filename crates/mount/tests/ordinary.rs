@@ -100,15 +100,49 @@ fn an_ordinary_user_mounts_with_the_help_of_fusermount() {
 #[test]
 fn an_ordinary_user_mounts_in_a_user_namespace() {
     let test = "an_ordinary_user_mounts_in_a_user_namespace";
-    let probe = Command::new("unshare").args(["--user", "--map-root-user", "true"]).status();
-    if !probe.is_ok_and(|status| status.success()) {
+    if !has_user_namespaces() {
         return skip(test, "user namespaces are not available");
     }
-
-    let script = format!("exec unshare --user --map-root-user --mount sh -euc '{}'", quoted(WORK));
-    run_as_ordinary_user(test, &script);
+    run_as_ordinary_user(test, &in_a_user_namespace(WORK));
 }
 
-fn quoted(script: &str) -> String {
-    script.replace('\'', r"'\''")
+/// Who may not have passthrough is told so, and is served all the same.
+const ASKS_FOR_PASSTHROUGH: &str = r#"
+head -c 2000000 /dev/zero > source/large
+./codeagent-mount --source-dir source --mount-point point --undo-dir undo --passthrough on 2>said &
+mount=$!
+for try in $(seq 500); do grep -q 'is mounted' said && break; sleep 0.02; done
+cmp point/large source/large
+grep -q 'without passthrough: it takes root' said
+[ "$(wc -l < said)" = 2 ]
+kill -TERM $mount
+wait $mount
+"#;
+
+#[test]
+fn an_ordinary_user_is_told_that_there_is_no_passthrough() {
+    let test = "an_ordinary_user_is_told_that_there_is_no_passthrough";
+    if !has("fusermount3") {
+        return skip(test, "fusermount3 is not installed");
+    }
+    run_as_ordinary_user(test, ASKS_FOR_PASSTHROUGH);
+}
+
+#[test]
+fn root_of_a_user_namespace_is_told_that_there_is_no_passthrough() {
+    let test = "root_of_a_user_namespace_is_told_that_there_is_no_passthrough";
+    if !has_user_namespaces() {
+        return skip(test, "user namespaces are not available");
+    }
+    run_as_ordinary_user(test, &in_a_user_namespace(ASKS_FOR_PASSTHROUGH));
+}
+
+fn has_user_namespaces() -> bool {
+    let probe = Command::new("unshare").args(["--user", "--map-root-user", "true"]).status();
+    probe.is_ok_and(|status| status.success())
+}
+
+fn in_a_user_namespace(script: &str) -> String {
+    let quoted = script.replace('\'', r"'\''");
+    format!("exec unshare --user --map-root-user --mount sh -euc '{quoted}'")
 }

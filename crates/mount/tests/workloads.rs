@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 use codeagent_test_support::filesystems::skip;
-use common::{Mounted, can_mount, has, sh};
+use common::{Mounted, WITHOUT_AND_WITH_PASSTHROUGH, can_mount, has, sh};
 
 fn project(root: &Path) {
     fs::create_dir_all(root.join("src/deep/er")).unwrap();
@@ -74,8 +74,9 @@ macro_rules! workload {
                     return skip(stringify!($name), &format!("{tool} is not installed"));
                 }
             }
-            for _ in 0..repetitions() {
-                Mounted::new($fixture).there_and_back($script);
+            for from in (0..repetitions()).flat_map(|_| WITHOUT_AND_WITH_PASSTHROUGH) {
+                let mounted = Mounted::with($fixture, |options| options.passthrough_from = from);
+                mounted.there_and_back($script);
             }
         }
     };

@@ -40,6 +40,7 @@ mod linux {
             &self,
             fs: Arc<WorkerFs>,
             channel: OwnedFd,
+            _helper: Option<OwnedFd>,
             options: &[u8],
             ended: Ended,
         ) -> io::Result<()> {

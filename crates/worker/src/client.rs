@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use codeagent_common::{Change, StepId, StepInfo};
 use codeagent_interceptor::{
-    ClosedStep, HistoryEntry, OnConflict, Preview, RestoreReport, RollbackOptions, RollbackReport,
-    SOCKET, StepRequest, StoreStatus,
+    ClosedStep, HistoryEntry, OnConflict, OverlayReport, Preview, RestoreReport, RollbackOptions,
+    RollbackReport, SOCKET, Staging, StepRequest, StoreStatus,
 };
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -118,13 +118,13 @@ impl Client {
     }
 
     pub fn call<T: DeserializeOwned>(&self, request: Request) -> Result<T, WorkerError> {
-        self.call_with(request, None, None)
+        self.call_with(request, &[], None)
     }
 
     pub(crate) fn call_with<T: DeserializeOwned>(
         &self,
         request: Request,
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
         timeout: Option<Duration>,
     ) -> Result<T, WorkerError> {
         let (sender, outcome) = channel();
@@ -133,7 +133,7 @@ impl Client {
         self.calls.lock().as_mut().ok_or(WorkerError::Gone)?.insert(id, sender);
         let sent = {
             let stream = self.stream.lock();
-            link::send_bytes(&stream, &body, descriptor)
+            link::send_bytes(&stream, &body, descriptors)
         };
         if let Err(error) = sent {
             if let Some(calls) = self.calls.lock().as_mut() {
@@ -157,7 +157,7 @@ impl Client {
     /// Who is there; fails if nobody answers for a while.
     pub fn hello(&self) -> Result<Greeting, WorkerError> {
         let hello = Request::Hello { version: crate::protocol::VERSION };
-        self.call_with(hello, None, Some(GREETING_TIMEOUT))
+        self.call_with(hello, &[], Some(GREETING_TIMEOUT))
     }
 
     pub fn status(&self) -> Result<StoreStatus, WorkerError> {
@@ -174,6 +174,25 @@ impl Client {
 
     pub fn open_step(&self, request: StepRequest) -> Result<StepId, WorkerError> {
         self.call(Request::OpenStep(request))
+    }
+
+    /// Room for the upper layer of an overlay over the working directory.
+    pub fn stage(&self) -> Result<Staging, WorkerError> {
+        self.call(Request::Stage)
+    }
+
+    /// Applies what was staged to the open step.
+    pub fn adopt_overlay(&self, number: u64) -> Result<OverlayReport, WorkerError> {
+        self.call(Request::AdoptOverlay { number })
+    }
+
+    pub fn drop_staged(&self, number: u64) -> Result<(), WorkerError> {
+        self.call(Request::DropStaged { number })
+    }
+
+    /// Takes back what the open step did.
+    pub fn abort_step(&self) -> Result<StepId, WorkerError> {
+        self.call(Request::AbortStep)
     }
 
     pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
@@ -222,10 +241,17 @@ impl Client {
         self.call(Request::Change(change))
     }
 
-    /// Only over the connection that the worker was started with.
-    pub fn attach(&self, channel: impl AsFd, options: Vec<u8>) -> Result<(), WorkerError> {
+    /// Only over the connection that the worker was started with. `helper` is the front end's way
+    /// to what only its owner may do.
+    pub fn attach(
+        &self,
+        channel: impl AsFd,
+        helper: Option<BorrowedFd<'_>>,
+        options: Vec<u8>,
+    ) -> Result<(), WorkerError> {
         let options = ByteBuf::from(options);
-        self.call_with(Request::Attach { options }, Some(channel.as_fd()), None)
+        let descriptors: Vec<_> = [channel.as_fd()].into_iter().chain(helper).collect();
+        self.call_with(Request::Attach { options }, &descriptors, None)
     }
 
     /// Over the connection that the worker was started with, or any once that has ended.

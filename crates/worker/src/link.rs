@@ -1,4 +1,4 @@
-//! Messages over a Unix socket, each with a length in front, some with a descriptor.
+//! Messages over a Unix socket, each with a length in front, some with descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -15,6 +15,9 @@ use serde::de::DeserializeOwned;
 /// No message is longer. A file that a tool writes has to fit into one.
 const MAX_BYTES: usize = 256 << 20;
 
+/// No message comes with more.
+const MAX_DESCRIPTORS: usize = 2;
+
 pub(crate) fn encode<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     rmp_serde::to_vec_named(message).map_err(io::Error::other)
 }
@@ -24,23 +27,24 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
 }
 
 pub(crate) fn send<T: Serialize>(stream: &UnixStream, message: &T) -> io::Result<()> {
-    send_bytes(stream, &encode(message)?, None)
+    send_bytes(stream, &encode(message)?, &[])
 }
 
 pub(crate) fn send_bytes(
     mut stream: &UnixStream,
     body: &[u8],
-    descriptor: Option<BorrowedFd<'_>>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     if body.len() > MAX_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too long"));
     }
     let mut head: &[u8] = &(body.len() as u32).to_le_bytes();
-    if let Some(descriptor) = descriptor {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    if !descriptors.is_empty() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [descriptor];
-        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+        }
         let sent = rustix::io::retry_on_intr(|| {
             sendmsg(stream, &[IoSlice::new(head)], &mut ancillary, SendFlags::NOSIGNAL)
         })?;
@@ -53,8 +57,8 @@ pub(crate) fn send_bytes(
 /// The next message; `None` at the end of the stream.
 pub(crate) fn receive<T: DeserializeOwned>(
     stream: &UnixStream,
-) -> io::Result<Option<(T, Option<OwnedFd>)>> {
-    let Some((length, descriptor)) = receive_head(stream)? else { return Ok(None) };
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let Some((length, descriptors)) = receive_head(stream)? else { return Ok(None) };
     if length > MAX_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
     }
@@ -64,15 +68,15 @@ pub(crate) fn receive<T: DeserializeOwned>(
     if body.len() < length {
         return Ok(None);
     }
-    Ok(Some((decode(&body)?, descriptor)))
+    Ok(Some((decode(&body)?, descriptors)))
 }
 
-fn receive_head(stream: &UnixStream) -> io::Result<Option<(usize, Option<OwnedFd>)>> {
+fn receive_head(stream: &UnixStream) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
     let mut head = [0; 4];
     let mut filled = 0;
-    let mut descriptor = None;
+    let mut found = Vec::new();
     while filled < head.len() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
             let mut rest = [IoSliceMut::new(&mut head[filled..])];
@@ -80,7 +84,7 @@ fn receive_head(stream: &UnixStream) -> io::Result<Option<(usize, Option<OwnedFd
         })?;
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                descriptor = descriptors.last().or(descriptor);
+                found.extend(descriptors);
             }
         }
         if received.bytes == 0 {
@@ -88,7 +92,7 @@ fn receive_head(stream: &UnixStream) -> io::Result<Option<(usize, Option<OwnedFd
         }
         filled += received.bytes;
     }
-    Ok(Some((u32::from_le_bytes(head) as usize, descriptor)))
+    Ok(Some((u32::from_le_bytes(head) as usize, found)))
 }
 
 #[cfg(test)]
@@ -101,15 +105,18 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         let (mut reader, writer) = io::pipe().unwrap();
         send(&one, &"first".to_owned()).unwrap();
-        send_bytes(&one, &encode(&"x".repeat(100_000)).unwrap(), Some(writer.as_fd())).unwrap();
+        let both = [one.as_fd(), writer.as_fd()];
+        send_bytes(&one, &encode(&"x".repeat(100_000)).unwrap(), &both).unwrap();
         drop(one);
         let (first, none) = receive::<String>(&other).unwrap().unwrap();
-        assert_eq!((first.as_str(), none.is_none()), ("first", true));
-        let (second, some) = receive::<String>(&other).unwrap().unwrap();
-        assert_eq!(second.len(), 100_000);
+        assert_eq!((first.as_str(), none.len()), ("first", 0));
+        let (second, mut some) = receive::<String>(&other).unwrap().unwrap();
+        assert_eq!((second.len(), some.len()), (100_000, 2));
+        let last = some.pop().unwrap();
+        drop(some);
         assert!(receive::<String>(&other).unwrap().is_none());
         drop(writer);
-        std::fs::File::from(some.unwrap()).write_all(b"through it").unwrap();
+        std::fs::File::from(last).write_all(b"through it").unwrap();
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "through it");

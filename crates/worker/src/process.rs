@@ -37,11 +37,12 @@ pub type WorkerFs = InterceptedFs<UndoEngine>;
 /// A way to serve the filesystem: a mount, a guest.
 pub trait FrontEnd: Send + Sync {
     /// Begins to serve `fs` through `channel`, and says when the other side has ended it. The
-    /// options are what the other end was given.
+    /// options are what the other end was given; `helper` leads to what only the owner may do.
     fn serve(
         &self,
         fs: Arc<WorkerFs>,
         channel: OwnedFd,
+        helper: Option<OwnedFd>,
         options: &[u8],
         ended: Ended,
     ) -> io::Result<()>;
@@ -70,8 +71,8 @@ pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
 fn live(front_end: Box<dyn FrontEnd>) -> io::Result<()> {
     raw::close_what_was_inherited();
     let owner = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let Some((settings, working_dir)) = link::receive::<Settings>(&owner)? else { return Ok(()) };
-    let working_dir = working_dir.ok_or(io::ErrorKind::InvalidInput)?;
+    let Some((settings, sent)) = link::receive::<Settings>(&owner)? else { return Ok(()) };
+    let working_dir = sent.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
     let started = start(settings, working_dir, front_end);
     let answer = match &started {
         Ok((_, ready)) => Ok(ready.clone()),
@@ -320,14 +321,14 @@ impl Attached {
 }
 
 impl Owner for Arc<Attached> {
-    fn attach(&self, channel: OwnedFd, options: &[u8]) -> io::Result<()> {
+    fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<()> {
         // Said before it is so: the other side may end it before `serve` returns.
         if std::mem::replace(&mut self.state.lock().serving, true) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is served already"));
         }
         let attached = Arc::clone(self);
         let ended = Box::new(move || attached.has_ended());
-        let serves = self.front_end.serve(Arc::clone(&self.fs), channel, options, ended);
+        let serves = self.front_end.serve(Arc::clone(&self.fs), channel, helper, options, ended);
         if serves.is_err() {
             self.state.lock().serving = false;
         }

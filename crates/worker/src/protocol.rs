@@ -160,8 +160,18 @@ pub enum Request {
     /// question is open. → nothing
     Change(FileChange),
 
+    /// Makes room for the upper layer of an overlay over the working directory →
+    /// [`Staging`](codeagent_interceptor::Staging)
+    Stage,
+    /// Applies what was staged to the open step; waits while a safeguard's question is open →
+    /// [`OverlayReport`](codeagent_interceptor::OverlayReport)
+    AdoptOverlay { number: u64 },
+    /// → nothing
+    DropStaged { number: u64 },
+
     /// From the process that started the worker, with a descriptor: serve the filesystem through
-    /// it. What the options say is between the two ends of the front end. → nothing
+    /// it. What the options say, and a second descriptor if there is one, is between the two ends of
+    /// the front end. → nothing
     Attach { options: ByteBuf },
     /// From the process that started the worker, or anybody once that has gone: end, once the front end has ended or `patience`
     /// is over. → nothing

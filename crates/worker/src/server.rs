@@ -44,7 +44,7 @@ pub struct Server {
 
 /// Does what the owner of a worker asks for.
 pub(crate) trait Owner: Send + Sync {
-    fn attach(&self, channel: OwnedFd, options: &[u8]) -> io::Result<()>;
+    fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<()>;
     fn is_attached(&self) -> bool;
     fn is_orphaned(&self) -> bool;
     fn shut_down(&self, patience: Duration);
@@ -149,7 +149,7 @@ impl Server {
             let (server, outbox) = (Arc::clone(self), Arc::clone(&outbox));
             std::thread::Builder::new().name("outbox".into()).spawn(move || {
                 while let Some(message) = outbox.next() {
-                    if link::send_bytes(&writer, &message, None).is_err() {
+                    if link::send_bytes(&writer, &message, &[]).is_err() {
                         break;
                     }
                 }
@@ -164,8 +164,8 @@ impl Server {
             return;
         }
         // What is not a message is the end: nothing behind it could be understood.
-        while let Ok(Some((call, descriptor))) = link::receive::<Call>(stream) {
-            self.take(&outbox, peer, call, descriptor);
+        while let Ok(Some((call, descriptors))) = link::receive::<Call>(stream) {
+            self.take(&outbox, peer, call, descriptors);
         }
         outbox.heard_all();
     }
@@ -177,7 +177,7 @@ impl Server {
         outbox: &Arc<Outbox>,
         peer: Peer,
         Call { id, request }: Call,
-        descriptor: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
     ) {
         if !outbox.begin_call() {
             let full = Failure::new(ErrorCode::HeldQueueFull, "too many calls wait already");
@@ -195,7 +195,7 @@ impl Server {
             let (server, outbox) = (Arc::clone(self), Arc::clone(outbox));
             move || {
                 // Whoever waits must not wait for ever because of a mistake of ours.
-                let answer = || server.answer(peer, request, descriptor);
+                let answer = || server.answer(peer, request, descriptors);
                 let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
                 let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
                 outbox.reply(id, outcome.unwrap_or_else(failed));
@@ -227,7 +227,7 @@ impl Server {
         &self,
         peer: Peer,
         request: Request,
-        descriptor: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
     ) -> Result<ByteBuf, Failure> {
         let engine = &self.engine;
         match request {
@@ -271,11 +271,15 @@ impl Server {
                 })?;
                 reply(&apply(fs, &change)?)
             }
+            Request::Stage => reply(&engine.stage()?),
+            Request::AdoptOverlay { number } => reply(&engine.adopt_overlay(number)?),
+            Request::DropStaged { number } => reply(&engine.drop_staged(number)?),
             Request::Attach { options } => {
-                let channel = descriptor.ok_or_else(|| {
+                let mut descriptors = descriptors.into_iter();
+                let channel = descriptors.next().ok_or_else(|| {
                     Failure::new(ErrorCode::BadRequest, "there is no descriptor to serve")
                 })?;
-                reply(&self.owner(peer)?.attach(channel, &options)?)
+                reply(&self.owner(peer)?.attach(channel, descriptors.next(), &options)?)
             }
             Request::Shutdown { patience } => {
                 self.owner(peer)?.shut_down(patience);
@@ -343,7 +347,7 @@ mod tests {
         stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         for id in 0..20_000 {
             let call = link::encode(&Call { id, request: Request::Status }).unwrap();
-            if link::send_bytes(&stream, &call, None).is_err() {
+            if link::send_bytes(&stream, &call, &[]).is_err() {
                 break; // it takes no more: just as well
             }
         }

@@ -69,7 +69,7 @@ impl WorkerProcess {
             .process_group(0)
             .spawn()?;
         let settings = link::encode(&spec.settings)?;
-        let answer = link::send_bytes(&ours, &settings, Some(spec.working_dir.as_fd()))
+        let answer = link::send_bytes(&ours, &settings, &[spec.working_dir.as_fd()])
             .and_then(|()| link::receive::<Result<Ready, Failure>>(&ours));
         match answer {
             Ok(Some((Ok(ready), _))) => {

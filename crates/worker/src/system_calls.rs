@@ -165,13 +165,13 @@ const OLDER_FORMS: &[c_long] = &[];
 const DESCRIPTOR_COMMANDS: &[i32] =
     &[libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_SETFL];
 
-/// Argument 1 of `ioctl`, which is as long as a pointer to some and an `int` to others; all of
-/// these fit. The kernel has its own opinion on who may lend a file to a FUSE mount.
-const DEVICE_REQUESTS: &[u32] = &[FICLONE, FUSE_CLONE, FUSE_LEND, FUSE_TAKE_BACK];
+/// Argument 1 of `ioctl`.
+const DEVICE_REQUESTS: &[u32] = &[FICLONE, FUSE_CLONE];
 const FICLONE: u32 = 0x4004_9409;
 const FUSE_CLONE: u32 = 0x8004_e500;
-const FUSE_LEND: u32 = 0x4010_e501;
-const FUSE_TAKE_BACK: u32 = 0x4004_e502;
+
+/// Argument 2 of `setsockopt`: how long to wait for the other end, in the old form and the new.
+const SOCKET_OPTIONS: &[u32] = &[20, 21, 66, 67];
 
 /// From here on no thread of this process makes another call.
 pub(crate) fn allow_only_what_is_needed() -> bool {
@@ -205,6 +205,7 @@ fn rules() -> Option<Rules> {
     let commands: Vec<u32> = DESCRIPTOR_COMMANDS.iter().map(|command| *command as u32).collect();
     rules.insert(libc::SYS_fcntl, one_of(1, &commands)?);
     rules.insert(libc::SYS_ioctl, one_of(1, DEVICE_REQUESTS)?);
+    rules.insert(libc::SYS_setsockopt, one_of(2, SOCKET_OPTIONS)?);
     rules.insert(libc::SYS_prctl, one_of(0, &[libc::PR_SET_NAME as u32])?);
     // Its own working directory and umask.
     rules.insert(libc::SYS_unshare, one_of(0, &[libc::CLONE_FS as u32])?);

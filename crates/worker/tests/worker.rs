@@ -76,7 +76,7 @@ fn a_worker_reaches_nothing_but_its_two_directories() {
     let new = outside.path().with_extension("new");
     let options = format!("{}\n{}\n{}", outside.path().display(), "one", new.display());
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    worker.client().attach(OwnedFd::from(theirs), options.into_bytes()).unwrap();
+    worker.client().attach(OwnedFd::from(theirs), None, options.into_bytes()).unwrap();
     let mut report = String::new();
     ours.read_to_string(&mut report).unwrap();
     let mut lines = report.lines();
@@ -355,7 +355,8 @@ fn a_mistake_of_the_worker_is_an_error_and_not_silence() {
     let workspace = workspace();
     let worker = start(&workspace);
     let (_ours, theirs) = UnixStream::pair().unwrap();
-    let failed = worker.client().attach(OwnedFd::from(theirs), b"panic".to_vec()).unwrap_err();
+    let failed =
+        worker.client().attach(OwnedFd::from(theirs), None, b"panic".to_vec()).unwrap_err();
     assert_eq!(code(failed), ErrorCode::Io);
     worker.client().status().unwrap();
     worker.end(Duration::ZERO).unwrap();

@@ -17,7 +17,7 @@ use crate::one_core::OneCore;
 use crate::table::Row;
 
 const MIB: u64 = 1 << 20;
-const SIZE: u64 = 256 * MIB;
+pub(super) const SIZE: u64 = 256 * MIB;
 const OVERWRITES: usize = 2_000;
 const OVERWRITTEN: u64 = 4096;
 const READINGS: usize = 4;
@@ -53,12 +53,12 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn write_all(path: &Path, chunk: &[u8]) -> Result<()> {
+pub(super) fn write_all(path: &Path, chunk: &[u8]) -> Result<()> {
     let mut file = File::create_new(path)?;
     (0..SIZE / MIB).try_for_each(|_| Ok(file.write_all(chunk)?))
 }
 
-fn overwrite_some(path: &Path, chunk: &[u8]) -> Result<()> {
+pub(super) fn overwrite_some(path: &Path, chunk: &[u8]) -> Result<()> {
     let file = File::options().write(true).open(path)?;
     let mut noise = Noise::default();
     for _ in 0..OVERWRITES {
@@ -68,7 +68,7 @@ fn overwrite_some(path: &Path, chunk: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn read_all(file: &File) -> Result<()> {
+pub(super) fn read_all(file: &File) -> Result<()> {
     let mut chunk = vec![0; MIB as usize];
     let mut length = 0;
     while length < SIZE {

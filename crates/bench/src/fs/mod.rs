@@ -5,6 +5,7 @@ mod data;
 mod git;
 mod install;
 mod metadata;
+mod passthrough;
 mod programs;
 mod remove;
 pub(crate) mod serve;
@@ -33,6 +34,7 @@ type Measure = fn(&Bench<'_>) -> Result<Vec<Row>>;
 const GROUPS: &[(&str, Measure)] = &[
     ("metadata", metadata::measure),
     ("content", data::measure),
+    ("passthrough", passthrough::measure),
     ("git", git::measure),
     ("cargo", build::measure),
     ("npm", install::measure),

@@ -28,7 +28,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
         match side.kind() {
             Kind::Native => copied.time(|| copy_into(&original_dir, &host))?,
             Kind::Plain => copy_into(&original_dir, &host)?,
-            Kind::Ours => undone.push(side.undo()?),
+            Kind::Ours | Kind::Passthrough => undone.push(side.undo()?),
         }
         let last = tree.files.len() - 1;
         let content = fs::read(host_path(&side.dir(), tree.files[last].as_path()))?;

@@ -1,4 +1,4 @@
-//! The three things that are compared, each a folder to work in.
+//! The things that are compared, each a folder to work in.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,10 +19,23 @@ pub(super) enum Kind {
     /// FUSE without interception, otherwise the same.
     Plain,
     Ours,
+    /// Ours, and the kernel reads files itself.
+    Passthrough,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Native, Self::Plain, Self::Ours];
+    /// What interception costs.
+    const INTERCEPTION: [Self; 3] = [Self::Native, Self::Plain, Self::Ours];
+    /// What the kernel gains by reading itself.
+    const PASSTHROUGH: [Self; 3] = [Self::Native, Self::Ours, Self::Passthrough];
+
+    fn is_served(self) -> bool {
+        self != Self::Native
+    }
+
+    fn has_engine(self) -> bool {
+        matches!(self, Self::Ours | Self::Passthrough)
+    }
 }
 
 /// A folder, and maybe a process that serves it.
@@ -42,16 +55,37 @@ impl Side {
         needed_bytes: u64,
         fill: impl Fn(&Path) -> Result<()>,
     ) -> Result<[Self; 3]> {
-        let [native, plain, ours] = Kind::ALL.map(|kind| -> Result<Self> {
+        let kinds = Kind::INTERCEPTION.map(|kind| (kind, bench.settings.clone()));
+        Self::prepare_kinds(kinds, bench, needed_bytes, fill)
+    }
+
+    /// The same, to see what passthrough gains.
+    pub(super) fn prepare_passthrough(
+        bench: &Bench<'_>,
+        needed_bytes: u64,
+        fill: impl Fn(&Path) -> Result<()>,
+    ) -> Result<[Self; 3]> {
+        let settings = |kind| bench.settings.with_passthrough(kind == Kind::Passthrough);
+        let kinds = Kind::PASSTHROUGH.map(|kind| (kind, settings(kind)));
+        Self::prepare_kinds(kinds, bench, needed_bytes, fill)
+    }
+
+    fn prepare_kinds(
+        kinds: [(Kind, Settings); 3],
+        bench: &Bench<'_>,
+        needed_bytes: u64,
+        fill: impl Fn(&Path) -> Result<()>,
+    ) -> Result<[Self; 3]> {
+        let [one, two, three] = kinds.map(|(kind, settings)| -> Result<Self> {
             let scratch = bench.place.scratch(needed_bytes)?;
             fill(&scratch.work())?;
-            let server = match kind {
-                Kind::Native => None,
-                Kind::Plain | Kind::Ours => Some(Server::start(&scratch, bench.settings, kind)?),
+            let server = match kind.is_served() {
+                true => Some(Server::start(&scratch, &settings, kind)?),
+                false => None,
             };
             Ok(Self { server, scratch, kind })
         });
-        Ok([native?, plain?, ours?])
+        Ok([one?, two?, three?])
     }
 
     pub(super) fn kind(&self) -> Kind {
@@ -60,10 +94,7 @@ impl Side {
 
     /// Where the work is done.
     pub(super) fn dir(&self) -> PathBuf {
-        match self.kind {
-            Kind::Native => self.scratch.work(),
-            Kind::Plain | Kind::Ours => self.scratch.path(MOUNT_POINT),
-        }
+        if self.kind.is_served() { self.scratch.path(MOUNT_POINT) } else { self.scratch.work() }
     }
 
     /// The folder as the host has it.
@@ -79,7 +110,7 @@ impl Side {
     /// How long `work` takes as one step, its beginning and end included.
     pub(super) fn step(&mut self, work: impl FnOnce(&Path) -> Result<()>) -> Result<Duration> {
         let dir = self.dir();
-        let mut engine = if self.kind == Kind::Ours { self.server.as_mut() } else { None };
+        let mut engine = if self.kind.has_engine() { self.server.as_mut() } else { None };
         let started = Instant::now();
         if let Some(engine) = &mut engine {
             engine.tell("begin")?;
@@ -114,7 +145,7 @@ impl Server {
         std::fs::create_dir(&mount_point)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").arg(scratch.work()).arg(mount_point);
-        if kind == Kind::Ours {
+        if kind.has_engine() {
             command.arg("--undo-dir").arg(scratch.path("undo"));
         }
         settings.pass_on(&mut command);

@@ -18,6 +18,7 @@ pub(super) struct Times {
     native: Samples,
     plain: Samples,
     ours: Samples,
+    passthrough: Samples,
 }
 
 impl Times {
@@ -26,6 +27,7 @@ impl Times {
             Kind::Native => self.native.push(time),
             Kind::Plain => self.plain.push(time),
             Kind::Ours => self.ours.push(time),
+            Kind::Passthrough => self.passthrough.push(time),
         }
     }
 
@@ -34,6 +36,14 @@ impl Times {
         [
             Row::compare(name, &self.ours, bar, "FUSE", &self.plain),
             Row::compare("", &self.ours, Bar::None, "native", &self.native),
+        ]
+    }
+
+    /// What passthrough gains, or costs.
+    pub(super) fn passthrough_rows(&self, name: &str, bar: Bar) -> [Row; 2] {
+        [
+            Row::compare(name, &self.passthrough, bar, "ours", &self.ours),
+            Row::compare("", &self.passthrough, Bar::None, "native", &self.native),
         ]
     }
 }

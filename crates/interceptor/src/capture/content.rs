@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::reader::Reader;
 use super::recorder::{Recorder, Room, Workspace};
 use super::{InodeState, SMALL};
 use crate::error::{Result, UndoError};
-use crate::host::{Entry, FileId, Stamp, clone_file, data_segments, is_absent, read_exact_at};
+use crate::host::{Entry, FileId, Stamp, clone_file, is_absent, read_exact_at};
 use crate::probe::Point;
 use crate::store::{Content, Region};
 
@@ -92,16 +94,10 @@ impl Recorder {
         if known.is_some() && state.missing(span).next().is_none() {
             return Ok(Capture::nothing(known.unwrap_or(0)));
         }
-        let opened = match entry.open_read() {
-            Err(error) if is_absent(&error) => return Ok(Capture::Elsewhere),
-            result => result.map_err(UndoError::host)?,
-        };
-        // What is read must be this file, whatever has been done to its name since it was found.
-        let (found, stamp) = Stamp::of(&opened).map_err(UndoError::host)?;
-        if found != id {
+        let Some(reader) = self.reader(entry, id)? else {
             return Ok(Capture::Elsewhere);
-        }
-        let length = known.unwrap_or(stamp.size);
+        };
+        let length = known.unwrap_or(reader.stamp.size);
         let fresh = InodeState::default();
         fresh.set_length(length);
         let missing: Vec<Span> =
@@ -111,19 +107,40 @@ impl Recorder {
         }
         if known.is_none()
             && length > SMALL
-            && let Some(content) = self.clone_content(workspace, &opened, length)?
+            && let Some(content) = self.clone_content(workspace, &reader.file, length)?
         {
             return Ok(Capture::Stored(CapturedContent { content, covered: Covered::Whole }));
         }
         let mut regions = Vec::with_capacity(missing.len());
         for span in &missing {
-            match self.store_region(workspace, &opened, *span)? {
+            match self.store_region(workspace, &reader, *span)? {
                 Some(region) => regions.push(region),
                 None => return Ok(Capture::Unprotected),
             }
         }
+        if length > SMALL {
+            self.readers.keep(id, &reader);
+        }
         let content = Content::Ranges { length, regions };
         Ok(Capture::Stored(CapturedContent { content, covered: Covered::Spans(missing) }))
+    }
+
+    /// Opens a file to read from; `None` if another one has the name by now.
+    fn reader(&self, entry: &Entry<'_>, id: FileId) -> Result<Option<Arc<Reader>>> {
+        if let Some(reader) = self.readers.get(id) {
+            return Ok(Some(reader));
+        }
+        let file = match entry.open_read() {
+            Err(error) if is_absent(&error) => return Ok(None),
+            result => result.map_err(UndoError::host)?,
+        };
+        // What is read must be this file, whatever has been done to its name since it was found.
+        let (found, stamp) = Stamp::of(&file).map_err(UndoError::host)?;
+        if found != id {
+            return Ok(None);
+        }
+        let reader = Reader::new(file, stamp).map_err(UndoError::host)?;
+        Ok(Some(Arc::new(reader)))
     }
 
     /// Shares the file's blocks with an object, where the filesystem can.
@@ -169,22 +186,21 @@ impl Recorder {
     pub(crate) fn store_region(
         &self,
         workspace: &Workspace,
-        file: &File,
+        reader: &Reader,
         span: Span,
     ) -> Result<Option<Region>> {
         let failed = |context| UndoError::io(context);
         let mut region = Region { start: span.start, end: span.end, extents: Vec::new() };
         // Of pieces of large files, compression takes longer than anything else.
         let whole_file = span.start == 0 && span.end <= SMALL;
-        let segments = data_segments(file, span.start, span.end)
-            .map_err(failed("reading what is about to change"))?;
+        let segments = reader.segments(span).map_err(failed("reading what is about to change"))?;
         let mut buffer = Vec::new();
         for (start, end) in segments {
             let mut at = start;
             while at < end {
                 let wanted = usize::try_from((end - at).min(CHUNK)).unwrap_or(0);
                 buffer.resize(wanted, 0);
-                let read = read_exact_at(file, &mut buffer, at)
+                let read = read_exact_at(&reader.file, &mut buffer, at)
                     .map_err(failed("reading what is about to change"))?;
                 if read == 0 {
                     break;

@@ -4,6 +4,7 @@ mod content;
 mod inodes;
 mod listing;
 mod moved;
+mod reader;
 mod recorder;
 mod space;
 

@@ -12,6 +12,7 @@ use serde_bytes::ByteBuf;
 use super::content::{Capture, CapturedContent, Span};
 use super::inodes::{InodeState, InodeTable, Wanted};
 use super::moved::Moved;
+use super::reader::{Reader, Readers};
 use super::space::FreeSpace;
 use crate::error::{Result, UndoError};
 use crate::host::{Dir, Entry, FileId, Lender, Meta, MetaScope, Stamp, Tree};
@@ -57,6 +58,7 @@ pub(crate) struct Recorder {
     pack: OnceLock<Pack>,
     opening_pack: Mutex<()>,
     pub(crate) inodes: InodeTable,
+    pub(crate) readers: Readers,
     objects_given: AtomicU32,
     stored: AtomicU64,
     held: AtomicU64,
@@ -95,6 +97,7 @@ impl Recorder {
             pack: OnceLock::new(),
             opening_pack: Mutex::new(()),
             inodes: InodeTable::new(),
+            readers: Readers::default(),
             objects_given: AtomicU32::new(0),
             stored: AtomicU64::new(0),
             held: AtomicU64::new(0),
@@ -403,7 +406,8 @@ impl Recorder {
             Body::Symlink(ByteBuf::from(entry.read_link().map_err(UndoError::host)?))
         } else if stamp.is_file() {
             let file = entry.open_read().map_err(UndoError::host)?;
-            match self.store_region(workspace, &file, Span { start: 0, end: stamp.size })? {
+            let reader = Reader::new(file, stamp).map_err(UndoError::host)?;
+            match self.store_region(workspace, &reader, Span { start: 0, end: stamp.size })? {
                 Some(region) => Body::File(region),
                 None => return Ok(None),
             }

@@ -30,7 +30,7 @@ pub enum StagedChange {
 }
 
 impl StagedChange {
-    fn path(&self) -> RelPath<'_> {
+    pub(super) fn path(&self) -> RelPath<'_> {
         match self {
             Self::Remove { path } | Self::Place { path, .. } | Self::Attributes { path, .. } => {
                 path.as_path()

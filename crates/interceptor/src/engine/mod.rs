@@ -8,7 +8,7 @@
 //! | `rollback` | undo and redo |
 //! | `recovery` | what happens at the start after a crash |
 //! | `external`, `continuity`, `refresh` | telling other people's edits from our own |
-//! | `adopt` | committing a staged tree |
+//! | `adopt`, `overlay` | committing a staged tree, and the upper layer of an overlay |
 //! | `restore`, `past`, `rebuild`, `placing` | bringing single paths back |
 //! | `history` | what can be asked without changing anything |
 //! | `limits` | eviction and pinning |
@@ -25,6 +25,7 @@ mod history;
 mod hooks;
 mod invert;
 mod limits;
+mod overlay;
 mod past;
 mod permit;
 mod placing;
@@ -58,6 +59,7 @@ use crate::store::{
 pub use adopt::{AdoptReport, StagedChange};
 pub use caches::ClientCache;
 pub use history::{HistoryEntry, Preview, StoreStatus};
+pub use overlay::{OverlayReport, Staging};
 pub(crate) use permit::Held;
 pub use recovery::RecoveryReport;
 pub use restore::RestoreReport;
@@ -65,6 +67,7 @@ pub use rollback::{OnConflict, RollbackOptions, RollbackReport};
 pub use steps::{ClosedStep, StepRequest};
 
 use caches::Caches;
+use overlay::Staged;
 use safeguard::SafeguardDesk;
 use state::State;
 
@@ -86,6 +89,7 @@ pub struct UndoEngine {
     limits: RwLock<ResourceLimits>,
     safeguards: RwLock<SafeguardConfig>,
     ignored: Ignored,
+    staged: Mutex<Staged>,
     recovery: Option<RecoveryReport>,
 }
 
@@ -154,6 +158,7 @@ impl UndoEngine {
             limits: RwLock::new(config.limits),
             safeguards: RwLock::new(config.safeguards),
             ignored,
+            staged: Mutex::default(),
             recovery: None,
             config,
         };

@@ -100,7 +100,7 @@ fn set_mode(entry: &Entry<'_>, permissions: u32) -> io::Result<()> {
 
 /// The entry's path through its directory's descriptor: only the last component can still be a
 /// symlink, and the `l…xattr` calls do not follow that one.
-fn proc_path(entry: &Entry<'_>) -> Vec<u8> {
+pub(super) fn proc_path(entry: &Entry<'_>) -> Vec<u8> {
     use std::os::fd::AsRawFd;
     let mut path = format!("/proc/self/fd/{}/", entry.dir().as_raw_fd()).into_bytes();
     path.extend_from_slice(entry.name());
@@ -117,7 +117,7 @@ fn read_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
     entry.permitted_itself(READ, || list_xattrs(&path))
 }
 
-fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
+pub(super) fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
     let mut names = vec![0_u8; 256];
     let length = loop {
         match rustix::fs::llistxattr(path, &mut names[..]) {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_common::RelPath;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::lend::{LIST, Need, is_refusal, lend};
@@ -52,18 +52,24 @@ impl Dir {
 
     /// Names in this directory, without `.` and `..`, in no order.
     pub(crate) fn names(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(self.listing()?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// As [`Dir::names`], with what each is, as far as the filesystem says so.
+    pub(crate) fn listing(&self) -> io::Result<Vec<(Vec<u8>, FileType)>> {
         let listing = self.open_listing().or_else(|error| match is_refusal(&error) {
             true => lend(&[Need::of(self.as_fd(), LIST)], &mut || self.open_listing()),
             false => Err(error),
         })?;
-        let mut names = Vec::new();
+        let mut entries = Vec::new();
         for entry in rustix::fs::Dir::new(listing)? {
-            let name = entry?.file_name().to_bytes().to_vec();
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
-                names.push(name);
+                entries.push((name.to_vec(), entry.file_type()));
             }
         }
-        Ok(names)
+        Ok(entries)
     }
 
     fn open_listing(&self) -> io::Result<OwnedFd> {

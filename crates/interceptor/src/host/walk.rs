@@ -20,9 +20,8 @@ pub(crate) fn walk(
 ) -> io::Result<()> {
     let mut pending = vec![RelPath::ROOT.to_buf()];
     while let Some(at) = pending.pop() {
-        let here = match open_beneath(dir, at.as_path()) {
+        let here = match descend(dir, at.as_path()) {
             Err(error) if is_absent(&error) => continue, // somebody took it meanwhile
-            Err(error) if is_refusal(&error) => reach_dir(dir, at.as_path())?,
             here => here?,
         };
         for name in here.names()? {
@@ -38,6 +37,14 @@ pub(crate) fn walk(
         }
     }
     Ok(())
+}
+
+/// The directory at `path` below `dir`, for what the engine does of its own accord.
+pub(crate) fn descend(dir: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
+    match open_beneath(dir, path) {
+        Err(error) if is_refusal(&error) => reach_dir(dir, path),
+        result => result,
+    }
 }
 
 /// As [`walk`], no more than `limit` entries; `false` if there are more.

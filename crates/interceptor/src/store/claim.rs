@@ -18,7 +18,7 @@ const VERSION_MAGIC: &str = "codeagent-undo ";
 
 /// Everything the engine makes at the top of an undo directory; nothing else is ever deleted.
 /// In this order a history is discarded: each leaves a log that can be opened.
-pub(super) const DIRS: [&str; 5] = ["wal", "redo", "steps", "quarantine", "trash"];
+pub(super) const DIRS: [&str; 6] = ["wal", "redo", "steps", "quarantine", "staging", "trash"];
 const FILES: [&str; 9] =
     ["version", "lock", "workdir", "counters", "barriers", "remade", "loans", "reserve", SOCKET];
 

@@ -102,7 +102,7 @@ impl Store {
         if version.is_none() {
             store.initialise().map_err(unusable)?;
         }
-        store.empty_trash().map_err(unusable)?;
+        store.empty_trash().and_then(|()| store.drop_all_staged()).map_err(unusable)?;
         Ok(Versioned::Current(store))
     }
 
@@ -131,7 +131,9 @@ impl Store {
     }
 
     fn make_dirs(&self) -> io::Result<()> {
-        ["wal", "steps", "redo", "trash"].into_iter().try_for_each(|name| self.make_dir(name))
+        ["wal", "steps", "redo", "staging", "trash"]
+            .into_iter()
+            .try_for_each(|name| self.make_dir(name))
     }
 
     fn make_dir(&self, name: &str) -> io::Result<()> {
@@ -192,6 +194,14 @@ impl Store {
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The same path, as others call it.
+    pub(crate) fn named(&self, path: PathBuf) -> PathBuf {
+        match path.strip_prefix(&self.root) {
+            Ok(below) => self.name.join(below),
+            Err(_) => path,
+        }
     }
 
     pub(crate) fn barriers_path(&self) -> PathBuf {
@@ -299,7 +309,7 @@ impl Store {
         self.make_dir("quarantine")?;
         let place = self.free_name("quarantine", sequence);
         fs::rename(dir.path(), &place)?;
-        Ok(place.strip_prefix(&self.root).map_or(place.clone(), |below| self.name.join(below)))
+        Ok(self.named(place))
     }
 
     fn free_name(&self, which: &str, stem: impl std::fmt::Display) -> PathBuf {
@@ -312,6 +322,32 @@ impl Store {
     fn empty_trash(&self) -> io::Result<()> {
         for dir in self.list("trash")? {
             self.background.delete_later(dir.path().into());
+        }
+        Ok(())
+    }
+
+    /// Where changes are staged under this number.
+    pub(crate) fn staged(&self, number: u64) -> PathBuf {
+        self.root.join(format!("staging/{number}"))
+    }
+
+    /// Puts what was staged out of sight, and deletes it in the background.
+    pub(crate) fn drop_staged(&self, number: u64) -> io::Result<()> {
+        let gone = self.free_name("trash", format!("staged-{number}"));
+        match fs::rename(self.staged(number), &gone) {
+            Ok(()) => self.background.delete_later(gone),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Nothing that was staged outlives the process that asked for it.
+    fn drop_all_staged(&self) -> io::Result<()> {
+        for staged in self.list("staging")? {
+            let gone = self.free_name("trash", "staged");
+            fs::rename(staged.path(), &gone)?;
+            self.background.delete_later(gone);
         }
         Ok(())
     }

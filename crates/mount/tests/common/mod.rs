@@ -18,6 +18,9 @@ pub(crate) struct Mounted {
     pub(crate) workspace: TempWorkspace,
 }
 
+/// No file is read by the kernel itself, or every one: programs must not see a difference.
+pub(crate) const WITHOUT_AND_WITH_PASSTHROUGH: [Option<u64>; 2] = [None, Some(0)];
+
 /// Whether this machine can mount; says why not.
 pub(crate) fn can_mount(test: &str) -> bool {
     let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");

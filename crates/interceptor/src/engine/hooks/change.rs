@@ -5,7 +5,7 @@ use parking_lot::{MutexGuard, RwLockReadGuard};
 use rustix::io::Errno;
 
 use super::{Attempt, errno};
-use crate::capture::{Capture, Wanted};
+use crate::capture::{Capture, Recorder, Wanted};
 use crate::engine::UndoEngine;
 use crate::engine::state::State;
 use crate::error::{Result, UndoError};
@@ -24,8 +24,13 @@ impl UndoEngine {
     ) -> Attempt<'e> {
         let recorder = self.recorder(&gate)?;
         // The name may change under us a few times; a file that never holds still is refused.
-        for _ in 0..64 {
-            let Some(located) = self.locate(file)? else {
+        for attempt in 0..64 {
+            let known = if attempt == 0 { self.locate_known(recorder, file)? } else { None };
+            let located = match known {
+                Some(known) => Some(known),
+                None => self.locate(file)?,
+            };
+            let Some(located) = located else {
                 // It has no name in the working directory and is in no step: nothing to undo.
                 return Ok(Permit::gated(gate));
             };
@@ -69,6 +74,21 @@ impl UndoEngine {
             }
         }
         errno(Errno::AGAIN)
+    }
+
+    /// A file that is being overwritten piece by piece, which is not looked at each time: its name
+    /// is, when the record is written.
+    fn locate_known<'a>(
+        &self,
+        recorder: &Recorder,
+        file: FileRef<'a>,
+    ) -> Result<Option<Located<'a>>> {
+        let Some(fd) = file.fd else { return Ok(None) };
+        let id = FileId::of(fd).map_err(UndoError::host)?;
+        let Some(reader) = recorder.readers.get(id) else { return Ok(None) };
+        let entry = self.workspace.tree.find_owned(file.path).map_err(UndoError::host)?;
+        let place = Place::Path(file.path);
+        Ok(entry.map(|entry| Located { place, entry, id, stamp: reader.stamp }))
     }
 
     pub(super) fn locate<'a>(&self, file: FileRef<'a>) -> Result<Option<Located<'a>>> {

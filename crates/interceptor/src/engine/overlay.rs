@@ -1,0 +1,337 @@
+//! Committing what a command did in an overlay over the working directory.
+//!
+//! The upper layer holds what is new or changed, whole; notes of what is gone; and every directory
+//! on the way there. It is hostile: nothing in it is followed, and it is looked at only when
+//! nobody can change it any more.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use codeagent_common::{PathUse, RelPath, RelPathBuf};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::UndoEngine;
+use super::adopt::{AdoptReport, StagedChange};
+use super::state::State;
+use crate::error::{Result, UndoError};
+use crate::host::{
+    Dir, Entry, Meta, MetaScope, OverlayMarks, Stamp, Tree, descend, read_exact_at, remove_all,
+};
+
+/// A place for the upper layer of an overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staging {
+    pub number: u64,
+    /// Holds `up` and `work`, for an overlay with the working directory below them.
+    pub path: PathBuf,
+}
+
+/// What became of the changes in an overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct OverlayReport {
+    pub adopted: AdoptReport,
+    /// Changed by somebody else since the overlay was made, and by the command. The command's
+    /// version is there now; theirs is what undo brings back.
+    pub changed_meanwhile: Vec<RelPathBuf>,
+    /// Neither files, directories, symlinks, FIFOs nor sockets.
+    pub refused: Vec<RelPathBuf>,
+}
+
+/// The stagings there are.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    last: u64,
+    /// The time of the filesystem when each was made.
+    since: HashMap<u64, Time>,
+    /// The time of the filesystem when the last one was adopted.
+    adopted: Option<Time>,
+}
+
+type Time = (i64, u32);
+
+/// What an upper layer says.
+#[derive(Default)]
+struct Difference {
+    changes: Vec<StagedChange>,
+    report: OverlayReport,
+}
+
+impl UndoEngine {
+    /// Makes an empty upper layer. It is gone when the engine is opened again.
+    pub fn stage(&self) -> Result<Staging> {
+        let failed = || UndoError::io("making room for staged changes");
+        let mut staged = self.staged.lock();
+        staged.last += 1;
+        let number = staged.last;
+        let path = self.workspace.store.staged(number);
+        let make = || {
+            std::fs::create_dir(&path)?;
+            std::fs::create_dir(path.join("work"))?;
+            std::fs::create_dir(path.join("up"))
+        };
+        make().map_err(failed())?;
+        let up = Dir::open(&path.join("up")).map_err(failed())?.entry(&b"."[..]).owned();
+        // What the last command left must not look as if somebody had changed it since.
+        let mut since = up.stat().map_err(failed())?.map_or((0, 0), |stamp| stamp.ctime);
+        while staged.adopted.is_some_and(|adopted| adopted >= since) {
+            std::thread::sleep(Duration::from_millis(1));
+            std::fs::create_dir(path.join("clock"))
+                .and_then(|()| std::fs::remove_dir(path.join("clock")))
+                .map_err(failed())?;
+            since = stamp_of(&path).map_err(failed())?.ctime;
+        }
+        self.look_like_the_root(&up).map_err(failed())?;
+        staged.since.insert(number, since);
+        Ok(Staging { number, path: self.workspace.store.named(path) })
+    }
+
+    /// The top of an overlay is the top of its upper layer.
+    fn look_like_the_root(&self, up: &Entry<'_>) -> io::Result<()> {
+        let root = self.workspace.tree.owned_entry(RelPath::ROOT)?;
+        let stamp = root.stat()?.ok_or(Errno::NOENT)?;
+        Meta::read(&root, stamp, MetaScope::Full)?.apply(up)
+    }
+
+    /// Applies what is in the upper layer to the open step, and drops it. Nobody may have the
+    /// overlay mounted any more. On failure the changes made so far belong to the step, which can
+    /// be aborted.
+    pub fn adopt_overlay(&self, number: u64) -> Result<OverlayReport> {
+        let since = self.staged.lock().since.get(&number).copied();
+        let since = since.ok_or_else(|| {
+            UndoError::io("looking for staged changes")(io::ErrorKind::NotFound.into())
+        })?;
+        let path = self.workspace.store.staged(number);
+        let up = path.join("up");
+        let tree = Tree::open(&up).map_err(UndoError::io("opening staged changes"))?;
+        self.workspace.tree.forget_dirs();
+        let Difference { changes, mut report } = self.difference(&tree, since)?;
+        drop(tree);
+        if !changes.is_empty() {
+            let protected = std::mem::take(&mut report.adopted.protected);
+            report.adopted = self.adopt(&up, &changes)?;
+            report.adopted.protected.extend(protected);
+        }
+        let mut staged = self.staged.lock();
+        let now = stamp_of(&path).ok().map(|stamp| stamp.ctime);
+        staged.adopted = self.clock_of(&path).ok().or(now);
+        drop(staged);
+        self.drop_staged(number)?;
+        Ok(report)
+    }
+
+    /// What was staged is not wanted.
+    pub fn drop_staged(&self, number: u64) -> Result<()> {
+        self.staged.lock().since.remove(&number);
+        self.workspace.store.drop_staged(number).map_err(UndoError::io("dropping staged changes"))
+    }
+
+    /// What time it is for the filesystem of the undo directory.
+    fn clock_of(&self, staged: &Path) -> io::Result<Time> {
+        std::fs::create_dir(staged.join("clock"))?;
+        Ok(stamp_of(&staged.join("clock"))?.ctime)
+    }
+
+    /// Reads the upper layer, and takes the overlay's own marks away from it.
+    fn difference(&self, up: &Tree, since: Time) -> Result<Difference> {
+        let state = self.state.read();
+        let mut difference = Difference::default();
+        let mut merged = Vec::new();
+        let mut pending = vec![RelPath::ROOT.to_buf()];
+        while let Some(at) = pending.pop() {
+            let dir = up.owned_dir(at.as_path()).map_err(UndoError::host)?;
+            let mut names = dir.names().map_err(UndoError::host)?;
+            names.sort_unstable();
+            for name in names {
+                let path = at.as_path().join(&name).map_err(|_| errno(Errno::INVAL))?;
+                let entry = dir.entry(name).owned();
+                if self.compare(&state, path.as_path(), &entry, since, &mut difference)? {
+                    pending.push(path);
+                }
+            }
+            merged.push(at);
+        }
+        let worked_in: HashSet<RelPathBuf> = difference
+            .changes
+            .iter()
+            .filter(|change| !matches!(change, StagedChange::Attributes { .. }))
+            .filter_map(|change| change.path().parent().map(RelPath::to_buf))
+            .collect();
+        // Those further in first: what is done in a directory changes its times.
+        for path in merged.into_iter().rev() {
+            let entry = up.owned_entry(path.as_path()).map_err(UndoError::host)?;
+            OverlayMarks::of(&entry)
+                .and_then(|marks| marks.strip(&entry))
+                .map_err(UndoError::host)?;
+            if worked_in.contains(&path) || self.differs(path.as_path(), &entry)? {
+                let staged = path.clone();
+                difference.changes.push(StagedChange::Attributes { path, staged });
+            }
+        }
+        Ok(difference)
+    }
+
+    /// Finds out what one entry of the upper layer means. `true`: it is a directory of both
+    /// layers, to be looked into.
+    fn compare(
+        &self,
+        state: &State,
+        path: RelPath<'_>,
+        entry: &Entry<'_>,
+        since: Time,
+        into: &mut Difference,
+    ) -> Result<bool> {
+        let Some(stamp) = entry.stat().map_err(UndoError::host)? else { return Ok(false) };
+        let present = self.workspace.tree.stat(path).map_err(UndoError::host)?;
+        let is_newer = present.is_some_and(|present| !present.is_dir() && present.ctime >= since);
+        if stamp.is_whiteout() {
+            if present.is_some() {
+                into.changes.push(StagedChange::Remove { path: path.to_buf() });
+                into.report.changed_meanwhile.extend(is_newer.then(|| path.to_buf()));
+            }
+            return Ok(false);
+        }
+        if matches!(stamp.file_type(), FileType::CharacterDevice | FileType::BlockDevice) {
+            into.report.refused.push(path.to_buf());
+            return Ok(false);
+        }
+        let marks = OverlayMarks::of(entry).map_err(UndoError::host)?;
+        if stamp.is_dir() {
+            let merges = present.is_some_and(|present| present.is_dir()) && !marks.opaque;
+            if merges {
+                return Ok(true);
+            }
+            self.clean_below(state, path, entry, into)?;
+        }
+        marks.strip(entry).map_err(UndoError::host)?;
+        let (path, staged) = (path.to_buf(), path.to_buf());
+        // With a further name by now, it has to come along with that.
+        if marks.copied_up
+            && stamp.is_file()
+            && stamp.links == 1
+            && let Some(present) = present.filter(Stamp::is_file)
+            && self.has_same_content(path.as_path(), &present, entry, &stamp)?
+        {
+            // Opened for writing, or given other attributes: it stays the file it is.
+            if self.differs(path.as_path(), entry)? {
+                into.changes.push(StagedChange::Attributes { path, staged });
+            }
+            return Ok(false);
+        }
+        into.report.changed_meanwhile.extend(is_newer.then(|| path.clone()));
+        into.changes.push(StagedChange::Place { path, staged });
+        Ok(false)
+    }
+
+    /// Takes away what does not belong into a directory that comes as a whole: the overlay's
+    /// marks, and what the path policy denies.
+    fn clean_below(
+        &self,
+        state: &State,
+        path: RelPath<'_>,
+        top: &Entry<'_>,
+        into: &mut Difference,
+    ) -> Result<()> {
+        let guarded = self.config.paths.guards_below(path);
+        let root = top.open_dir().map_err(UndoError::host)?;
+        // A directory says whether its entries have marks.
+        let impure = OverlayMarks::of(top).map_err(UndoError::host)?.impure;
+        let mut pending = vec![(RelPath::ROOT.to_buf(), impure)];
+        while let Some((at, impure)) = pending.pop() {
+            let dir = descend(&root, at.as_path()).map_err(UndoError::host)?;
+            for (name, kind) in dir.listing().map_err(UndoError::host)? {
+                let below = at.as_path().join(&name).map_err(|_| errno(Errno::INVAL))?;
+                let entry = dir.entry(name).owned();
+                let kind = match kind {
+                    FileType::Unknown => match entry.stat().map_err(UndoError::host)? {
+                        Some(stamp) => stamp.file_type(),
+                        None => continue,
+                    },
+                    kind => kind,
+                };
+                if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
+                    // What it hid is not there any more.
+                    entry.unlink().map_err(UndoError::host)?;
+                    continue;
+                }
+                if guarded {
+                    let full = path.concat(below.as_path());
+                    let step = state.open.as_ref();
+                    match self.judge_path(full.as_path(), PathUse::Appear, step) {
+                        Err(UndoError::PathProtected { path, rule }) => {
+                            remove_all(&entry).map_err(UndoError::host)?;
+                            into.report.adopted.protected.push((path, rule));
+                            continue;
+                        }
+                        verdict => verdict?,
+                    }
+                }
+                if kind == FileType::Directory {
+                    let marks = OverlayMarks::of(&entry).map_err(UndoError::host)?;
+                    marks.strip(&entry).map_err(UndoError::host)?;
+                    pending.push((below, marks.impure));
+                } else if impure && kind != FileType::Symlink {
+                    OverlayMarks::of(&entry)
+                        .and_then(|marks| marks.strip(&entry))
+                        .map_err(UndoError::host)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an entry of both layers has other attributes in the upper one.
+    fn differs(&self, path: RelPath<'_>, staged: &Entry<'_>) -> Result<bool> {
+        let read = |entry: &Entry<'_>| -> io::Result<Option<Meta>> {
+            let Some(stamp) = entry.stat()? else { return Ok(None) };
+            Meta::read(entry, stamp, MetaScope::Full).map(Some)
+        };
+        let present = self.workspace.tree.owned_entry(path).and_then(|entry| read(&entry));
+        let (present, staged) =
+            (present.map_err(UndoError::host)?, read(staged).map_err(UndoError::host)?);
+        let (Some(present), Some(staged)) = (present, staged) else { return Ok(false) };
+        let shown =
+            |meta: &Meta| (meta.stamp.mode, meta.stamp.uid, meta.stamp.gid, meta.stamp.mtime);
+        Ok(shown(&present) != shown(&staged) || present.xattrs != staged.xattrs)
+    }
+
+    fn has_same_content(
+        &self,
+        path: RelPath<'_>,
+        present: &Stamp,
+        staged: &Entry<'_>,
+        stamp: &Stamp,
+    ) -> Result<bool> {
+        if present.size != stamp.size {
+            return Ok(false);
+        }
+        let compare = || -> io::Result<bool> {
+            let ours = self.workspace.tree.owned_entry(path)?.open_read()?;
+            let theirs = staged.open_read()?;
+            let (mut a, mut b) = (vec![0; 128 << 10], vec![0; 128 << 10]);
+            let mut at = 0;
+            loop {
+                let read = read_exact_at(&ours, &mut a, at)?;
+                if read_exact_at(&theirs, &mut b, at)? != read || a[..read] != b[..read] {
+                    return Ok(false);
+                }
+                if read == 0 {
+                    return Ok(true);
+                }
+                at += read as u64;
+            }
+        };
+        compare().map_err(UndoError::host)
+    }
+}
+
+fn errno(errno: Errno) -> UndoError {
+    UndoError::host(errno.into())
+}
+
+fn stamp_of(path: &Path) -> io::Result<Stamp> {
+    Ok(Stamp::device_and_stamp(&rustix::fs::lstat(path)?).1)
+}

@@ -1,0 +1,316 @@
+//! Commands in sandboxes, each a step that can be undone.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use codeagent_control::{ByteString, Exec, Outcome, Stream};
+use codeagent_interceptor::{ClosedStep, OverlayReport, Staging, StepRequest};
+use codeagent_worker::{Client, Request, WorkerError};
+use serde::{Deserialize, Serialize};
+
+use crate::conversation::{ConversationError, Order, converse};
+use crate::launch::{Sandbox, StartError};
+use crate::report::Confinement;
+use crate::spec::{Folder, FolderView, HostPath, Spec};
+use crate::surroundings::Surroundings;
+
+/// How long the mount of a command may take to go.
+const DETACH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A working directory of a session.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkFolder<'a> {
+    /// Canonical.
+    pub path: &'a std::path::Path,
+    /// The worker that holds its history; without one it is read-only.
+    pub worker: Option<&'a Client>,
+}
+
+/// How a command sees the folders it may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum View {
+    /// What it does comes to the folders when it has ended, at once.
+    #[default]
+    Transactional,
+    /// What it does is seen by everybody at once, and recorded before it happens.
+    Live,
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    pub outcome: Outcome,
+    /// One for each folder, in their order; `None` for those that are read-only.
+    pub steps: Vec<Option<FolderStep>>,
+    pub view: View,
+    /// Why it is not the view that was asked for.
+    pub other_view: Option<String>,
+    pub confinement: Confinement,
+    /// Memory and processes are limited for all processes of the command together.
+    pub limits_are_shared: bool,
+}
+
+/// What a command did to one folder.
+#[derive(Debug)]
+pub struct FolderStep {
+    pub closed: ClosedStep,
+    /// Of the transactional view.
+    pub report: OverlayReport,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error(transparent)]
+    Conversation(#[from] ConversationError),
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    #[error("the command did not run to its end, and nothing of it was kept ({})", reason(.0))]
+    Lost(Outcome),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+fn reason(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::NotStarted { message, .. } => message.clone(),
+        Outcome::ShimLost => "the sandbox was gone".into(),
+        Outcome::Unresponsive => "the sandbox did not answer any more".into(),
+        Outcome::Completed { .. } => "it completed".into(),
+    }
+}
+
+/// Runs commands of one session.
+#[derive(Debug)]
+pub struct Executor {
+    surroundings: Surroundings,
+    program: HostPath,
+    live_options: Vec<u8>,
+}
+
+impl Executor {
+    /// `main` of this program begins with [`run_if_asked`](crate::run_if_asked).
+    pub fn new(surroundings: Surroundings) -> io::Result<Self> {
+        Ok(Self::with_program(surroundings, std::env::current_exe()?))
+    }
+
+    /// As [`Executor::new`], with another program that begins so.
+    pub fn with_program(surroundings: Surroundings, program: impl Into<PathBuf>) -> Self {
+        Self { surroundings, program: HostPath(program.into()), live_options: Vec::new() }
+    }
+
+    /// What the worker's front end is told with the device of a live view.
+    #[must_use]
+    pub fn with_live_options(self, live_options: Vec<u8>) -> Self {
+        Self { live_options, ..self }
+    }
+
+    /// Runs a command. Its changes are one step of each folder, whatever became of it; but if
+    /// nobody knows what became of it, they are taken back.
+    pub fn run(
+        &self,
+        folders: &[WorkFolder<'_>],
+        mut exec: Exec,
+        choice: ViewChoice,
+        orders: Receiver<Order>,
+        output: impl FnMut(Stream, &[u8]),
+    ) -> Result<Finished, RunError> {
+        let label = exec.command.to_string();
+        self.complete(&mut exec, folders);
+        let (first, second) = choice.views();
+        let mut other_view = None;
+        let started = match self.start(folders, &label, first) {
+            Err(RunError::Start(StartError::Impossible(failed))) if failed.view => {
+                let Some(second) = second else { return Err(StartError::from(failed).into()) };
+                other_view = Some(failed.to_string());
+                self.start(folders, &label, second)?
+            }
+            started => started?,
+        };
+        let Started { sandbox, mut steps, view } = started;
+        let outcome = converse(sandbox.channel(), exec, orders, output)?;
+        let confinement = sandbox.confinement();
+        let limits_are_shared = sandbox.limits_are_shared();
+        // Nothing of the command may be left when its changes are looked at.
+        sandbox.end()?;
+        if !matches!(outcome, Outcome::Completed { .. }) {
+            return Err(RunError::Lost(outcome));
+        }
+        // All of them before the first is final.
+        let mut reports = Vec::new();
+        for step in steps.iter_mut() {
+            reports.push(step.as_mut().map(Step::settle).transpose()?);
+        }
+        let mut done = Vec::new();
+        for (step, report) in steps.into_iter().zip(reports) {
+            let closed = step.map(|step| step.close(outcome.exit_code())).transpose()?;
+            done.push(closed.zip(report).map(|(closed, report)| FolderStep { closed, report }));
+        }
+        Ok(Finished { outcome, steps: done, view, other_view, confinement, limits_are_shared })
+    }
+
+    /// Opens the steps and makes the sandbox around them.
+    fn start<'w>(
+        &self,
+        folders: &[WorkFolder<'w>],
+        label: &str,
+        view: View,
+    ) -> Result<Started<'w>, RunError> {
+        let mut steps = Vec::new();
+        for folder in folders {
+            let step = folder.worker.map(|worker| Step::open(worker, label, view)).transpose()?;
+            steps.push(step);
+        }
+        let live = steps.iter().flatten().filter(|step| step.staging.is_none());
+        let sandbox = Sandbox::start(&self.spec(folders, &steps)?, |devices| {
+            for (step, device) in live.zip(devices) {
+                step.worker.attach(device, None, self.live_options.clone())?;
+            }
+            Ok::<_, RunError>(())
+        })?;
+        Ok(Started { sandbox, steps, view })
+    }
+
+    fn spec(
+        &self,
+        folders: &[WorkFolder<'_>],
+        steps: &[Option<Step<'_>>],
+    ) -> Result<Spec, RunError> {
+        let surroundings = &self.surroundings;
+        let view = |step: &Option<Step<'_>>| match step {
+            None => FolderView::ReadOnly,
+            Some(Step { staging: None, .. }) => FolderView::Live,
+            Some(Step { staging: Some(staging), .. }) => {
+                FolderView::Transactional { staging: staging.path.clone().into() }
+            }
+        };
+        let folders = folders
+            .iter()
+            .zip(steps)
+            .map(|(folder, step)| Folder { path: folder.path.into(), view: view(step) });
+        Ok(Spec {
+            system: surroundings.system(),
+            hidden: surroundings.hidden(),
+            folders: folders.collect(),
+            home: surroundings.home()?,
+            tmp: surroundings.tmp().into(),
+            network: surroundings.network().clone(),
+            limits: surroundings.limits(),
+            nested_namespaces: surroundings.nested_namespaces(),
+            program: self.program.clone(),
+        })
+    }
+
+    /// What the command does not say about where and how it runs.
+    fn complete(&self, exec: &mut Exec, folders: &[WorkFolder<'_>]) {
+        use std::os::unix::ffi::OsStrExt;
+        let mut variables = self.surroundings.environment();
+        variables.append(&mut exec.env);
+        exec.env = variables;
+        exec.clear_env = true;
+        if exec.cwd.is_none() {
+            exec.cwd = folders
+                .first()
+                .map(|folder| ByteString::from(folder.path.as_os_str().as_bytes().to_vec()));
+        }
+    }
+}
+
+/// Which view a command gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ViewChoice {
+    /// The transactional one where it can be had, else the live one.
+    #[default]
+    Auto,
+    /// The live one where it can be had, else the transactional one.
+    AutoLive,
+    /// This one or none.
+    Only(View),
+}
+
+impl ViewChoice {
+    fn views(self) -> (View, Option<View>) {
+        match self {
+            Self::Auto => (View::Transactional, Some(View::Live)),
+            Self::AutoLive => (View::Live, Some(View::Transactional)),
+            Self::Only(view) => (view, None),
+        }
+    }
+}
+
+struct Started<'w> {
+    // Before the steps: nothing of the command may be left when they are dropped.
+    sandbox: Sandbox,
+    steps: Vec<Option<Step<'w>>>,
+    view: View,
+}
+
+/// An open step. Dropping it leaves the folder as it was.
+struct Step<'w> {
+    worker: &'w Client,
+    /// Where changes are kept until the command has ended; in a live view they are not.
+    staging: Option<Staging>,
+    is_closed: bool,
+}
+
+impl<'w> Step<'w> {
+    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, WorkerError> {
+        worker.open_step(StepRequest::command(label))?;
+        let mut step = Self { worker, staging: None, is_closed: false };
+        if view == View::Transactional {
+            step.staging = Some(worker.stage()?);
+        }
+        Ok(step)
+    }
+
+    /// After this, everything the command did is in the folder and in the step.
+    fn settle(&mut self) -> Result<OverlayReport, WorkerError> {
+        match self.staging.take() {
+            Some(staging) => {
+                let adopted = self.worker.adopt_overlay(staging.number);
+                if adopted.is_err() {
+                    let _ = self.worker.drop_staged(staging.number);
+                }
+                adopted
+            }
+            None => {
+                wait_until_detached(self.worker)?;
+                let quiet = Request::WaitUntilQuiet { timeout: DETACH_PATIENCE };
+                self.worker.call::<bool>(quiet)?;
+                Ok(OverlayReport::default())
+            }
+        }
+    }
+
+    fn close(mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
+        let closed = self.worker.close_step(exit_code)?;
+        self.is_closed = true;
+        Ok(closed)
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        if self.is_closed {
+            return;
+        }
+        match self.staging.take() {
+            Some(staging) => drop(self.worker.drop_staged(staging.number)),
+            None => drop(wait_until_detached(self.worker)),
+        }
+        let _ = self.worker.abort_step();
+    }
+}
+
+/// A mount goes with the last process that sees it, a moment after that.
+fn wait_until_detached(worker: &Client) -> Result<(), WorkerError> {
+    let deadline = Instant::now() + DETACH_PATIENCE;
+    while worker.hello()?.attached && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}

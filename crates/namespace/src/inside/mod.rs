@@ -1,0 +1,179 @@
+//! The process that becomes the sandbox.
+//!
+//! ```text
+//! whoever asked ── setup ── guard ── (new namespaces) ── shim, process 1 ── commands …
+//!       └──────────────────── control channel ────────────────┘
+//! ```
+//!
+//! The guard stays outside. It kills process 1, and the kernel with it everything in the
+//! namespace, as soon as whoever asked has gone; and process 1 dies with the guard.
+
+mod confine;
+mod gateway;
+mod mounts;
+mod tree;
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use codeagent_shim::{Shim, ShimConfig};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+
+use crate::link;
+use crate::raw::{self, Forked};
+pub(crate) use crate::report::{Confinement, Context, Failed, News};
+use crate::spec::{Network, Spec};
+
+/// The guard. Returns when nothing of the sandbox is left.
+pub(crate) fn guard(setup: UnixStream) -> ExitCode {
+    match start(&setup) {
+        Ok(child) => {
+            watch(&setup, &child);
+            ExitCode::SUCCESS
+        }
+        Err(failed) => {
+            let _ = link::send(&setup, &News::Failed(failed), &[]);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(setup: &UnixStream) -> Result<OwnedFd, Failed> {
+    let context = "reading what the sandbox is to be";
+    let (spec, mut descriptors) = link::receive::<Spec>(setup).context(context)?;
+    let control = descriptors.pop().ok_or_else(|| Failed::new(context, "no control channel"))?;
+    let (mapped, map) = io::pipe().context("making a pipe")?;
+    match raw::fork_into(namespaces(&spec.network)).context("making namespaces")? {
+        Forked::Child => {
+            drop(map);
+            let setup = setup.try_clone().context("taking over the socket");
+            std::process::exit(match setup.map(|setup| inhabit(&spec, &setup, control, mapped)) {
+                Ok(()) => 0,
+                Err(_) => 1,
+            })
+        }
+        Forked::Parent(child) => {
+            drop(mapped);
+            write_maps(&child)?;
+            // Process 1 goes on when it reads this.
+            (&map).write_all(b"!").context("starting process 1")?;
+            Ok(child)
+        }
+    }
+}
+
+fn namespaces(network: &Network) -> libc::c_int {
+    let own_network = if *network == Network::Open { 0 } else { libc::CLONE_NEWNET };
+    libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP
+        | own_network
+}
+
+/// The same ids inside as outside: files belong to whoever they belong to. An ordinary user has
+/// only his own.
+fn write_maps(child: &OwnedFd) -> Result<(), Failed> {
+    let context = "mapping the user into the sandbox";
+    let pid = pid_of(child).context(context)?;
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    let (users, groups) = if uid.is_root() {
+        (format!("0 0 {}", u32::MAX), format!("0 0 {}", u32::MAX))
+    } else {
+        fs::write(format!("/proc/{pid}/setgroups"), "deny").context(context)?;
+        let (uid, gid) = (uid.as_raw(), gid.as_raw());
+        (format!("{uid} {uid} 1"), format!("{gid} {gid} 1"))
+    };
+    fs::write(format!("/proc/{pid}/gid_map"), groups).context(context)?;
+    fs::write(format!("/proc/{pid}/uid_map"), users).context(context)
+}
+
+fn pid_of(child: &OwnedFd) -> io::Result<i32> {
+    use std::os::fd::AsRawFd;
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", child.as_raw_fd()))?;
+    info.lines()
+        .find_map(|line| line.strip_prefix("Pid:"))
+        .and_then(|pid| pid.trim().parse().ok())
+        .ok_or_else(|| io::Error::other("the kernel does not say which process it is"))
+}
+
+/// Waits until process 1 has ended; ends it when nobody is on the other side any more.
+fn watch(setup: &UnixStream, child: &OwnedFd) {
+    let mut fds = [
+        PollFd::new(child, PollFlags::IN),
+        // Nothing is read here: process 1 does, and only its end matters to us.
+        PollFd::new(setup, PollFlags::RDHUP),
+    ];
+    loop {
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => break,
+            Ok(_) if !fds[0].revents().is_empty() => break,
+            Ok(_) => {
+                let _ = rustix::process::pidfd_send_signal(child, Signal::KILL);
+                break;
+            }
+        }
+    }
+    let wait = || waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED);
+    let _ = rustix::io::retry_on_intr(wait);
+}
+
+/// Process 1.
+fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, mapped: io::PipeReader) {
+    let news = match settle(spec, setup, mapped) {
+        Ok(confinement) => News::Ready(confinement),
+        Err(failed) => News::Failed(failed),
+    };
+    if link::send(setup, &news, &[]).is_ok() && matches!(news, News::Ready(_)) {
+        serve(control);
+    }
+}
+
+fn settle(
+    spec: &Spec,
+    setup: &UnixStream,
+    mut mapped: io::PipeReader,
+) -> Result<Confinement, Failed> {
+    mapped.read_exact(&mut [0]).context("waiting for the user to be mapped")?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+        .context("binding the sandbox to its guard")?;
+    if spec.network != Network::Open {
+        raw::raise_loopback().context("raising the loopback interface")?;
+    }
+    let parts = tree::collect(spec)?;
+    if !parts.devices.is_empty() {
+        let devices: Vec<_> = parts.devices.iter().map(OwnedFd::as_fd).collect();
+        link::send(setup, &News::Serve, &devices)
+            .and_then(|()| (&*setup).read_exact(&mut [0]))
+            .context("waiting for the folders to be served")?;
+    }
+    parts.enter(spec.limits.processes)?;
+    let context = "opening the gateway to the network";
+    let gateway = match spec.network {
+        Network::Gateway { .. } => Some(gateway::listen().context(context)?),
+        Network::Disabled | Network::Open => None,
+    };
+    let confinement = confine::confine(spec).context("confining commands")?;
+    gateway.map_or(Ok(()), gateway::serve).context(context)?;
+    Ok(confinement)
+}
+
+fn serve(control: OwnedFd) {
+    let config = ShimConfig {
+        supervisor: PathBuf::from(tree::PROGRAM),
+        sync_dirs: Vec::new(),
+        rollback_file: None,
+        drop_caches: false,
+    };
+    let control = UnixStream::from(control);
+    let Ok(from_host) = control.try_clone() else { return };
+    let _ = Shim::new(config).run(from_host, control);
+}

@@ -1,0 +1,121 @@
+//! Starting a sandbox, from outside.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use crate::cgroup::Cgroup;
+use crate::link;
+use crate::report::{Confinement, Failed, News};
+use crate::spec::Spec;
+
+/// Tells the program that it is to become a sandbox.
+pub(crate) const ARGUMENT: &str = "--codeagent-namespace";
+
+/// Namespaces with a shim in them, which runs commands over [`Sandbox::channel`]. Dropping it ends
+/// everything in it.
+#[derive(Debug)]
+pub struct Sandbox {
+    guard: Child,
+    setup: UnixStream,
+    channel: UnixStream,
+    confinement: Confinement,
+    cgroup: Option<Cgroup>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The machine does not allow what the sandbox is made of; `facts` says why.
+    #[error("cannot make a sandbox: {0}")]
+    Impossible(#[from] Failed),
+    #[error("cannot start a sandbox: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Sandbox {
+    /// Makes the namespaces. `serve` gets the devices of the live views, in the order of the
+    /// folders, and has to see that they are served.
+    pub fn start<E: From<StartError>>(
+        spec: &Spec,
+        serve: impl FnOnce(Vec<OwnedFd>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let (mut sandbox, control) = Self::spawn(spec).map_err(StartError::from)?;
+        link::send(&sandbox.setup, spec, &[control.as_fd()]).map_err(StartError::from)?;
+        drop(control);
+        let mut serve = Some(serve);
+        loop {
+            match (sandbox.hear()?, serve.take()) {
+                ((News::Serve, devices), Some(serve)) => {
+                    serve(devices)?;
+                    (&sandbox.setup).write_all(b"!").map_err(StartError::from)?;
+                }
+                ((News::Ready(confinement), _), _) => {
+                    sandbox.confinement = confinement;
+                    return Ok(sandbox);
+                }
+                ((News::Failed(failed), _), _) => return Err(StartError::from(failed).into()),
+                ((News::Serve, _), None) => {
+                    let failed = Failed::new("starting", "it asked twice for the same");
+                    return Err(StartError::from(failed).into());
+                }
+            }
+        }
+    }
+
+    fn spawn(spec: &Spec) -> io::Result<(Self, UnixStream)> {
+        let (setup, theirs) = UnixStream::pair()?;
+        let (channel, control) = UnixStream::pair()?;
+        let guard = Command::new(spec.program.as_path())
+            .arg0("codeagent-sandbox")
+            .arg(ARGUMENT)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Ctrl-C on the terminal is for us.
+            .process_group(0)
+            .spawn()?;
+        // Before it forks: what it starts is in there, too.
+        let cgroup = Cgroup::around(guard.id(), &spec.limits);
+        let confinement = Confinement { landlock: false, seccomp: false, capabilities: false };
+        Ok((Self { guard, setup, channel, confinement, cgroup }, control))
+    }
+
+    fn hear(&self) -> Result<(News, Vec<OwnedFd>), StartError> {
+        link::receive(&self.setup).map_err(|error| {
+            Failed::new("starting", format!("it ended before it was ready ({error})")).into()
+        })
+    }
+
+    /// The control channel of the shim.
+    pub fn channel(&self) -> &UnixStream {
+        &self.channel
+    }
+
+    pub fn confinement(&self) -> Confinement {
+        self.confinement
+    }
+
+    /// Whether memory and processes are limited for all commands together.
+    pub fn limits_are_shared(&self) -> bool {
+        self.cgroup.is_some()
+    }
+
+    /// Ends everything in it, and waits until nothing is left.
+    pub fn end(mut self) -> io::Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        let _ = self.setup.shutdown(std::net::Shutdown::Both);
+        self.guard.wait().map(|_| ())
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let _ = self.finish();
+    }
+}

@@ -1,0 +1,58 @@
+//! Commands in Linux namespaces: contained, at native speed, without root and without a VM.
+//!
+//! [`Spec`] says what a sandbox looks like, [`Sandbox`] is one. A program that starts sandboxes
+//! begins its `main` with [`run_if_asked`], because it is run again as the process that becomes
+//! the sandbox, and as the one that supervises a command in it.
+
+#![cfg(target_os = "linux")]
+
+mod cgroup;
+mod conversation;
+mod executor;
+mod inside;
+mod launch;
+mod link;
+mod raw;
+mod report;
+mod spec;
+mod surroundings;
+
+use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+pub use conversation::{ConversationError, Order};
+pub use executor::{Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder};
+pub use launch::{Sandbox, StartError};
+pub use report::{Confinement, Failed};
+pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};
+pub use surroundings::{Keep, Policy, Surroundings};
+
+/// Where commands find the proxy, with [`Network::Gateway`].
+pub const GATEWAY_PORT: u16 = 3128;
+
+/// If this process was started to be a part of a sandbox, it is that, and its exit code comes back.
+/// To be called before anything else, in a process that has one thread.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let first = arguments.next()?;
+    if first == launch::ARGUMENT {
+        let setup = rustix::stdio::stdin().try_clone_to_owned().ok()?;
+        return Some(inside::guard(UnixStream::from(setup)));
+    }
+    if first == "--supervise" {
+        return Some(supervise(arguments.next().as_deref()));
+    }
+    None
+}
+
+fn supervise(socket: Option<&OsStr>) -> ExitCode {
+    let socket = socket.and_then(OsStr::to_str).and_then(|number| number.parse().ok());
+    let Some(Ok(socket)) = socket.map(codeagent_shim::inherited_fd) else {
+        return ExitCode::FAILURE;
+    };
+    match codeagent_shim::supervise(UnixStream::from(socket)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}

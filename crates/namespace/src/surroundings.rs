@@ -1,0 +1,321 @@
+//! What commands find around the working directories: the system, a home, a `/tmp`, variables.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use codeagent_control::ByteString;
+
+use crate::GATEWAY_PORT;
+use crate::spec::{Home, HostPath, Limits, Network, Toolchain};
+
+/// The system, read-only.
+const SYSTEM: [&str; 13] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc",
+    "/opt",
+    "/nix",
+    "/snap",
+    "/gnu",
+    "/sys/devices/system",
+];
+
+/// Of the system, what only root can read anyway, and root need not show to a command.
+const HIDDEN: [&str; 9] = [
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers.d",
+    "/etc/ssl/private",
+    "/etc/ssh",
+    "/etc/security/opasswd",
+    "/etc/krb5.keytab",
+];
+
+/// Directories of the home in which tools live. What is installed into them stays in the sandbox.
+const TOOLCHAINS: [&str; 20] = [
+    ".cargo", ".rustup", ".nvm", ".fnm", ".volta", ".bun", ".deno", ".npm", ".pyenv", ".rbenv",
+    ".rye", ".asdf", ".local", ".sdkman", ".jenv", ".ghcup", ".opam", ".elan", ".dotnet", "go",
+];
+
+/// In toolchains, what is nobody's business.
+const CREDENTIALS: [&str; 6] = [
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".local/share/keyrings",
+    ".local/share/kwalletd",
+    ".local/share/gnupg",
+    ".local/share/containers",
+];
+
+/// Files of the home that make tools behave as expected, and hold no secrets.
+const READABLE: [&str; 4] = [".gitconfig", ".config/git/config", ".config/git/ignore", ".inputrc"];
+
+/// Variables that commands get from whoever runs them.
+const PASSED_ON: [&str; 11] = [
+    "LANG",
+    "LANGUAGE",
+    "TZ",
+    "TERM",
+    "COLORTERM",
+    "NO_COLOR",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "EDITOR",
+    "CI",
+];
+
+/// Those that say where tools are; passed on if that is there.
+const PLACES: [&str; 9] = [
+    "CARGO_HOME",
+    "RUSTUP_HOME",
+    "NVM_DIR",
+    "PYENV_ROOT",
+    "RBENV_ROOT",
+    "GOPATH",
+    "GOROOT",
+    "JAVA_HOME",
+    "VOLTA_HOME",
+];
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// What becomes of the home and of `/tmp`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// The next command, and the next session, find them as they were.
+    Persistent,
+    /// They go with the [`Surroundings`].
+    Ephemeral,
+}
+
+/// What can be chosen.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    /// Where the sandbox keeps what is its own.
+    pub state_dir: PathBuf,
+    pub keep: Keep,
+    pub network: Network,
+    pub limits: Limits,
+    /// Commands may make user namespaces of their own.
+    pub nested_namespaces: bool,
+    /// The real home; that of the user if not given.
+    pub home: Option<PathBuf>,
+    /// Directories of the home in which tools live, beside the usual ones.
+    pub toolchains: Vec<PathBuf>,
+    /// Further paths of the host that commands can read.
+    pub readable: Vec<PathBuf>,
+}
+
+impl Policy {
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            state_dir: state_dir.into(),
+            keep: Keep::Persistent,
+            network: Network::Disabled,
+            limits: Limits::default(),
+            nested_namespaces: false,
+            home: None,
+            toolchains: Vec::new(),
+            readable: Vec::new(),
+        }
+    }
+}
+
+/// The home, the `/tmp` and the system of a session.
+#[derive(Debug)]
+pub struct Surroundings {
+    policy: Policy,
+    home: PathBuf,
+    state: PathBuf,
+    /// Held by the one session that may keep what its commands install.
+    _lock: Option<File>,
+    toolchains: PathBuf,
+}
+
+impl Surroundings {
+    pub fn new(policy: Policy) -> io::Result<Self> {
+        let home = match &policy.home {
+            Some(home) => home.clone(),
+            None => std::env::home_dir()
+                .filter(|home| home.is_absolute())
+                .ok_or_else(|| io::Error::other("the home directory is not known; set HOME"))?,
+        };
+        make_dir(&policy.state_dir)?;
+        let own = policy.state_dir.join(format!("ephemeral-{}", std::process::id()));
+        let state = match policy.keep {
+            Keep::Persistent => policy.state_dir.join("persistent"),
+            Keep::Ephemeral => own.clone(),
+        };
+        make_dir(&state)?;
+        // An overlay has one writer: who comes second gets layers of its own.
+        let lock = File::create(state.join("lock"))?;
+        let (lock, layers) = match lock.try_lock() {
+            Ok(()) => (Some(lock), state.join("toolchains")),
+            Err(_) => (None, own.join("toolchains")),
+        };
+        for dir in ["home", "tmp"] {
+            make_dir(&state.join(dir))?;
+        }
+        Ok(Self { policy, home, state, _lock: lock, toolchains: layers })
+    }
+
+    pub(crate) fn network(&self) -> &Network {
+        &self.policy.network
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.policy.limits
+    }
+
+    pub(crate) fn nested_namespaces(&self) -> bool {
+        self.policy.nested_namespaces
+    }
+
+    pub(crate) fn tmp(&self) -> PathBuf {
+        self.state.join("tmp")
+    }
+
+    /// What commands can read, and not change.
+    pub(crate) fn system(&self) -> Vec<HostPath> {
+        let mut system: Vec<HostPath> = SYSTEM.iter().map(HostPath::from).collect();
+        // Often a link to where nothing else is needed from.
+        if self.policy.network == Network::Open
+            && let Ok(file) = fs::canonicalize("/etc/resolv.conf")
+            && !file.starts_with("/etc")
+        {
+            system.push(file.into());
+        }
+        system.extend(self.policy.readable.iter().cloned().map(HostPath::from));
+        system
+    }
+
+    pub(crate) fn hidden(&self) -> Vec<HostPath> {
+        let credentials = CREDENTIALS.iter().map(|path| self.home.join(path));
+        HIDDEN.iter().map(PathBuf::from).chain(credentials).map(HostPath::from).collect()
+    }
+
+    /// The home as commands find it; layers for its toolchains are made as needed.
+    pub(crate) fn home(&self) -> io::Result<Home> {
+        let content = self.state.join("home");
+        let mut toolchains = Vec::new();
+        for (name, path) in self.toolchain_dirs() {
+            let staging = self.toolchains.join(name);
+            make_dir(&staging)?;
+            make_dir(&staging.join("up"))?;
+            make_dir(&staging.join("work"))?;
+            toolchains.push(Toolchain { path: path.into(), staging: staging.into() });
+        }
+        let readable = READABLE.iter().map(|path| self.home.join(path));
+        let readable = readable.filter(|path| path.is_file()).map(HostPath::from).collect();
+        Ok(Home { path: self.home.clone().into(), content: content.into(), toolchains, readable })
+    }
+
+    fn toolchain_dirs(&self) -> impl Iterator<Item = (OsString, PathBuf)> + '_ {
+        let usual = TOOLCHAINS.iter().map(|name| self.home.join(name));
+        let further = self.policy.toolchains.iter().map(|path| self.home.join(path));
+        usual.chain(further).filter(|path| path.is_dir()).map(|path| {
+            let below = path.strip_prefix(&self.home).unwrap_or(&path);
+            let name = below.as_os_str().as_bytes();
+            let name: Vec<u8> =
+                name.iter().map(|byte| if *byte == b'/' { b'%' } else { *byte }).collect();
+            (OsStr::from_bytes(&name).to_owned(), path)
+        })
+    }
+
+    /// The variables of a command; nothing else comes from whoever runs it.
+    pub(crate) fn environment(&self) -> BTreeMap<String, ByteString> {
+        let mut variables = BTreeMap::new();
+        let mut set = |name: &str, value: &OsStr| {
+            variables.insert(name.to_owned(), ByteString::from(value.as_bytes().to_vec()));
+        };
+        for (name, value) in std::env::vars_os() {
+            let Some(name) = name.to_str() else { continue };
+            let is_there = || self.shows(Path::new(&value));
+            if PASSED_ON.contains(&name)
+                || name.starts_with("LC_")
+                || (PLACES.contains(&name) && is_there())
+            {
+                set(name, &value);
+            }
+        }
+        set("HOME", self.home.as_os_str());
+        set("PATH", &self.search_path());
+        set("TMPDIR", OsStr::new("/tmp"));
+        set("CODEAGENT_SANDBOX", OsStr::new("namespace"));
+        if let Network::Gateway { .. } = self.policy.network {
+            let proxy = format!("http://127.0.0.1:{GATEWAY_PORT}");
+            for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+                set(name, OsStr::new(&proxy));
+            }
+        }
+        variables
+    }
+
+    /// As outside, without what is not there inside.
+    fn search_path(&self) -> OsString {
+        let outside = std::env::var_os("PATH").unwrap_or_default();
+        let mut dirs: Vec<PathBuf> =
+            std::env::split_paths(&outside).filter(|dir| self.shows(dir)).collect();
+        for dir in std::env::split_paths(DEFAULT_PATH) {
+            if !dirs.contains(&dir) {
+                dirs.push(dir);
+            }
+        }
+        std::env::join_paths(dirs).unwrap_or_else(|_| DEFAULT_PATH.into())
+    }
+
+    /// Whether a path of the host is there inside.
+    fn shows(&self, path: &Path) -> bool {
+        let system = SYSTEM.iter().any(|dir| path.starts_with(dir));
+        let readable = self.policy.readable.iter().any(|dir| path.starts_with(dir));
+        path.is_dir()
+            && (system || readable || self.toolchain_dirs().any(|(_, dir)| path.starts_with(dir)))
+    }
+}
+
+impl Drop for Surroundings {
+    fn drop(&mut self) {
+        let own = self.policy.state_dir.join(format!("ephemeral-{}", std::process::id()));
+        if own.exists() {
+            let _ = remove_tree(&own);
+        }
+    }
+}
+
+/// Removes a directory with everything in it, also what its owner may not look into.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        outcome => return outcome,
+    }
+    let mut pending = vec![path.to_owned()];
+    while let Some(dir) = pending.pop() {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                pending.push(entry.path());
+            }
+        }
+    }
+    fs::remove_dir_all(path)
+}
+
+/// For its owner only; one that exists already will do.
+fn make_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}

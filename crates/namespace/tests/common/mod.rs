@@ -1,0 +1,128 @@
+//! A folder with a worker, and an executor for commands in it.
+
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use codeagent_control::{CommandLine, Exec, Outcome, Stream};
+use codeagent_namespace::{
+    Executor, Finished, FolderStep, Order, Policy, RunError, Surroundings, View, ViewChoice,
+    WorkFolder,
+};
+use codeagent_test_support::{TempWorkspace, TreeSnapshot};
+use codeagent_worker::{Client, Settings, WorkerProcess, WorkerSpec};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_namespace-probe");
+
+pub(crate) struct Session {
+    pub(crate) executor: Executor,
+    worker: WorkerProcess,
+    pub(crate) choice: ViewChoice,
+    pub(crate) workspace: TempWorkspace,
+    pub(crate) state: tempfile::TempDir,
+}
+
+/// How a command went.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) finished: Finished,
+}
+
+impl Ran {
+    pub(crate) fn code(&self) -> Option<i32> {
+        match &self.finished.outcome {
+            Outcome::Completed { status, .. } => Some(status.shell_code()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn step(&self) -> &FolderStep {
+        self.finished.steps[0].as_ref().unwrap()
+    }
+}
+
+impl Session {
+    pub(crate) fn new(fixture: impl FnOnce(&Path)) -> Self {
+        Self::with(TempWorkspace::with_fixture(fixture), |_| {})
+    }
+
+    pub(crate) fn with(workspace: TempWorkspace, change: impl FnOnce(&mut Policy)) -> Self {
+        let worker = start_worker(workspace.working(), workspace.undo());
+        let state = tempfile::tempdir().unwrap();
+        let mut policy = Policy::new(state.path().join("state"));
+        change(&mut policy);
+        let surroundings = Surroundings::new(policy).unwrap();
+        let executor = Executor::with_program(surroundings, PROGRAM)
+            .with_live_options(codeagent_mount::live_options(2));
+        let choice = ViewChoice::Only(View::Transactional);
+        Self { executor, worker, choice, workspace, state }
+    }
+
+    /// The same, with another view.
+    pub(crate) fn seen(self, view: View) -> Self {
+        Self { choice: ViewChoice::Only(view), ..self }
+    }
+
+    pub(crate) fn worker(&self) -> &Client {
+        self.worker.client()
+    }
+
+    pub(crate) fn run(&self, script: &str) -> Ran {
+        self.try_run(Exec::new(CommandLine::Shell(script.into()))).unwrap()
+    }
+
+    pub(crate) fn try_run(&self, exec: Exec) -> Result<Ran, RunError> {
+        let (_orders, taken) = channel();
+        self.run_with(exec, taken)
+    }
+
+    pub(crate) fn run_with(&self, exec: Exec, orders: Receiver<Order>) -> Result<Ran, RunError> {
+        let folder =
+            WorkFolder { path: self.workspace.working(), worker: Some(self.worker.client()) };
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let finished = self.executor.run(
+            &[folder],
+            exec,
+            self.choice,
+            orders,
+            |stream, data| match stream {
+                Stream::Stdout => stdout.extend_from_slice(data),
+                Stream::Stderr => stderr.extend_from_slice(data),
+            },
+        )?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Ran { stdout: text(stdout), stderr: text(stderr), finished })
+    }
+
+    pub(crate) fn snapshot(&self) -> TreeSnapshot {
+        self.workspace.snapshot()
+    }
+}
+
+pub(crate) fn start_worker(working: &Path, undo: &Path) -> WorkerProcess {
+    let mut spec = WorkerSpec::new(Settings::new(working, undo)).unwrap();
+    spec.program = PROGRAM.into();
+    WorkerProcess::start(&spec, |_| {}).unwrap().unwrap()
+}
+
+pub(crate) fn sh(script: &str, dir: &Path) {
+    let done = Command::new("sh").args(["-ec", script]).current_dir(dir).output().unwrap();
+    assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// Waits until something is so, or fails.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{what}: not within five seconds");
+}
