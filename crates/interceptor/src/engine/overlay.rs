@@ -90,7 +90,7 @@ impl UndoEngine {
         }
         self.look_like_the_root(&up).map_err(failed())?;
         staged.since.insert(number, since);
-        Ok(Staging { number, path })
+        Ok(Staging { number, path: self.workspace.store.named(path) })
     }
 
     /// The top of an overlay is the top of its upper layer.
