@@ -431,3 +431,14 @@ fn a_mount_that_is_served_is_not_mounted_over() {
     mounted.wait_until_served();
     mounted.stop();
 }
+
+/// A worker has mounts of its own: it must not keep those of others alive.
+#[test]
+fn a_mount_ends_while_another_goes_on() {
+    let first = Mounted::start(false, &[]);
+    let second = Mounted::start(false, &[]);
+    let started = std::time::Instant::now();
+    first.stop();
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    second.stop();
+}

@@ -162,7 +162,8 @@ impl Surroundings {
         make_dir(&state)?;
         // An overlay has one writer: who comes second gets layers of its own.
         let lock = File::create(state.join("lock"))?;
-        let (lock, layers) = match lock.try_lock() {
+        let only_one = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+        let (lock, layers) = match rustix::fs::flock(&lock, only_one) {
             Ok(()) => (Some(lock), state.join("toolchains")),
             Err(_) => (None, own.join("toolchains")),
         };

@@ -15,8 +15,10 @@
 //! from one mount to another, and the engine lives on that.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -76,6 +78,7 @@ fn prepare(outside: [BorrowedFd<'_>; 2]) -> io::Result<Prepared> {
     }
     raw::restrict_mount(open("/")?, HARMLESS)?;
     let directories = [inside(&names[0], outside[0])?, inside(&names[1], outside[1])?];
+    let_go_of_other_mounts(&names)?;
     Ok(Prepared { directories, above, root: make_root()?, needed })
 }
 
@@ -103,6 +106,39 @@ impl Prepared {
         }
         Ok(())
     }
+}
+
+/// A mount that is held here does not end when it is unmounted outside, and whoever serves it
+/// would wait for us. Those that hold the directories, and those within them, stay.
+fn let_go_of_other_mounts(names: &[PathBuf; 2]) -> io::Result<()> {
+    let mounts = std::fs::read("/proc/self/mountinfo")?;
+    let points = mounts.split(|byte| *byte == b'\n').filter_map(|line| {
+        line.split(|byte| *byte == b' ').nth(4).map(|point| PathBuf::from(unescape(point)))
+    });
+    // Later ones lie upon earlier ones.
+    for point in points.collect::<Vec<_>>().into_iter().rev() {
+        let is_needed = |name: &PathBuf| name.starts_with(&point) || point.starts_with(name);
+        if !names.iter().any(is_needed) {
+            // What does not go was left by nobody for us to hold, or is covered already.
+            let _ = unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        }
+    }
+    Ok(())
+}
+
+/// Spaces and the like are written as backslashes and three octal digits.
+fn unescape(name: &[u8]) -> OsString {
+    let mut plain = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, behind)) = rest.split_first() {
+        let digits = behind.get(..3).filter(|_| *first == b'\\');
+        let byte = digits
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        plain.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &behind[3..] } else { behind };
+    }
+    OsString::from_vec(plain)
 }
 
 /// An empty filesystem, but for places to mount what is needed.
