@@ -3,6 +3,7 @@
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "shown when it fails")]
 
 mod common;
 
@@ -186,6 +187,26 @@ fn what_somebody_changed_meanwhile_is_told_and_comes_back_with_undo() {
     assert_eq!(told, ["large", "src/two"]);
     bench.undo(1);
     assert_tree_eq(&edited, &bench.snapshot());
+}
+
+#[test]
+fn of_a_directory_that_somebody_removed_meanwhile_only_what_the_command_made_comes_back() {
+    let bench =
+        Bench::new(|dir| sh("mkdir -p d/e; echo x > d/x; echo y > d/e/y; echo z > d/z", dir));
+    let (number, output) = run(&bench, "rm d/x d/e/y; echo new > d/e/new");
+    assert!(output.status.success(), "{output:?}");
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    sh("rm -r d", bench.workspace.working());
+    let before = bench.snapshot();
+    adopt(&bench, number);
+    let found = Command::new("find").arg(".").current_dir(bench.workspace.working()).output();
+    let mut found: Vec<String> =
+        String::from_utf8(found.unwrap().stdout).unwrap().lines().map(str::to_owned).collect();
+    found.sort();
+    assert_eq!(found, [".", "./d", "./d/e", "./d/e/new"]);
+    assert_no_marks(&bench.snapshot());
+    bench.undo(1);
+    assert_tree_eq(&before, &bench.snapshot());
 }
 
 #[test]

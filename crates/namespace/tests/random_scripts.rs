@@ -3,6 +3,7 @@
 
 #![cfg(all(target_os = "linux", feature = "probe"))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "shown when it fails")]
 
 mod common;
 

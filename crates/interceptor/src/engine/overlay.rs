@@ -216,8 +216,11 @@ impl UndoEngine {
             if merges {
                 return Ok(true);
             }
-            // One that is not opaque was there before, and is not any more.
-            into.moved |= !marks.opaque || present.is_some();
+            let parent = path.parent().unwrap_or(RelPath::ROOT);
+            let parent = self.workspace.tree.stat(parent).map_err(UndoError::host)?;
+            // It may have been there below, and somebody has removed it meanwhile.
+            let was_there = parent.is_none_or(|parent| parent.ctime >= since);
+            into.moved |= present.is_some() || marks.copied_up || was_there;
             into.whole.push((path.to_buf(), entry.clone().into_owned()));
         } else {
             marks.strip(entry).map_err(UndoError::host)?;
