@@ -241,7 +241,11 @@ impl UndoEngine {
             return Ok(false);
         }
         into.report.changed_meanwhile.extend(is_newer.then(|| path.clone()));
-        into.changes.push(StagedChange::Place { path, staged });
+        let is_edit = marks.copied_up && present.is_some_and(|present| present.is_file());
+        into.changes.push(match is_edit && stamp.is_file() {
+            true => StagedChange::Edit { path, staged },
+            false => StagedChange::Place { path, staged },
+        });
         Ok(false)
     }
 
