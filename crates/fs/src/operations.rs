@@ -28,6 +28,14 @@ const CHANGEABLE: SetattrValid = SetattrValid::from_bits_truncate(
         | SetattrValid::MTIME.bits(),
 );
 
+/// As many bytes as a value or a list of names can have in the kernel. Memory is set aside for what
+/// a client asks for.
+const MAX_ATTRIBUTE: u32 = 64 << 10;
+/// Of a file at once; no kernel asks for more.
+const MAX_READ: u32 = 16 << 20;
+/// Of a directory at once; the rest is asked for again.
+const MAX_LISTING: u32 = 1 << 20;
+
 /// Operations that change nothing and name nothing.
 macro_rules! pass_on {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
@@ -48,8 +56,6 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         fn fsync(&self, ctx: Context, inode: u64, datasync: bool, handle: u64) -> io::Result<()>;
         fn fsyncdir(&self, ctx: Context, inode: u64, datasync: bool, handle: u64) -> io::Result<()>;
         fn statfs(&self, ctx: Context, inode: u64) -> io::Result<libc::statvfs64>;
-        fn readdir(&self, ctx: Context, inode: u64, handle: u64, size: u32, offset: u64)
-            -> io::Result<Self::DirIter>;
         fn lseek(&self, ctx: Context, inode: u64, handle: u64, offset: u64, whence: u32)
             -> io::Result<u64>;
         fn syncfs(&self, ctx: Context, inode: u64) -> io::Result<()>;
@@ -129,7 +135,18 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         lock_owner: Option<u64>,
         flags: u32,
     ) -> io::Result<usize> {
-        self.fs.read(ctx, inode, handle, w, size, offset, lock_owner, flags)
+        self.fs.read(ctx, inode, handle, w, size.min(MAX_READ), offset, lock_owner, flags)
+    }
+
+    fn readdir(
+        &self,
+        ctx: Context,
+        inode: u64,
+        handle: u64,
+        size: u32,
+        offset: u64,
+    ) -> io::Result<Self::DirIter> {
+        self.fs.readdir(ctx, inode, handle, size.min(MAX_LISTING), offset)
     }
 
     fn getxattr(
@@ -141,7 +158,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     ) -> io::Result<GetxattrReply> {
         check_attribute_name(name)?;
         thread::prepare()?;
-        self.fs.getxattr(ctx, inode, name, size).map_err(|error| {
+        self.fs.getxattr(ctx, inode, name, size.min(MAX_ATTRIBUTE)).map_err(|error| {
             // Clients look for an ACL before each access, and take any other error for a refusal.
             if is_acl(name) && error.raw_os_error() == Some(libc::EOPNOTSUPP) {
                 return io::Error::from_raw_os_error(libc::ENODATA);
@@ -152,7 +169,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
 
     fn listxattr(&self, ctx: Context, inode: u64, size: u32) -> io::Result<ListxattrReply> {
         thread::prepare()?;
-        self.fs.listxattr(ctx, inode, size)
+        self.fs.listxattr(ctx, inode, size.min(MAX_ATTRIBUTE))
     }
 
     fn opendir(

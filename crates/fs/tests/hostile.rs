@@ -11,9 +11,11 @@ use std::sync::Arc;
 use codeagent_fs::{FsConfig, InterceptedFs};
 use codeagent_interceptor::{EngineConfig, RollbackOptions, StepRequest, UndoEngine};
 use codeagent_test_support::{TempWorkspace, TreeSnapshot, assert_tree_eq};
-use virtiofsd::filesystem::{Context, Entry, Extensions, FileSystem, SetattrValid, ZeroCopyReader};
+use virtiofsd::filesystem::{
+    Context, Entry, Extensions, FileSystem, SetattrValid, ZeroCopyReader, ZeroCopyWriter,
+};
 use virtiofsd::fuse::{ROOT_ID, SetattrIn};
-use virtiofsd::oslib::WritevFlags;
+use virtiofsd::oslib::{ReadvFlags, WritevFlags};
 
 const HOSTILE: [&CStr; 11] = [
     c"",
@@ -241,4 +243,44 @@ fn an_open_does_nothing_but_open() {
     fs.interceptor().close_step(Some(0)).unwrap();
     fs.interceptor().rollback(1, RollbackOptions::default()).unwrap();
     assert_tree_eq(&before, &world.snapshot());
+}
+
+/// Memory is set aside for what is asked for.
+#[test]
+fn sizes_that_no_kernel_asks_for_are_cut() {
+    struct Counter<'a>(&'a mut usize);
+    impl ZeroCopyWriter for Counter<'_> {
+        fn read_from_file_at(
+            &mut self,
+            _file: &File,
+            count: usize,
+            _offset: u64,
+            _flags: Option<ReadvFlags>,
+        ) -> io::Result<usize> {
+            *self.0 = count;
+            Ok(0)
+        }
+    }
+    let world = World::new(|_| {});
+    let file = world.lookup(ROOT_ID, c"file");
+    let (handle, _) = world.fs.open(ctx(), file, false, libc::O_RDONLY as u32).unwrap();
+    let mut asked_for = 0;
+    let into = Counter(&mut asked_for);
+    world.fs.read(ctx(), file, handle.unwrap(), into, u32::MAX, 0, None, 0).unwrap();
+    assert!((1..=16 << 20).contains(&asked_for), "{asked_for}");
+
+    let before = memory_peak_kib();
+    let _ = world.fs.getxattr(ctx(), file, c"user.none", u32::MAX);
+    let _ = world.fs.listxattr(ctx(), file, u32::MAX);
+    let (dir, _) = world.fs.opendir(ctx(), ROOT_ID, 0).unwrap();
+    world.fs.readdir(ctx(), ROOT_ID, dir.unwrap(), u32::MAX, 0).map(drop).unwrap();
+    let grown = memory_peak_kib() - before;
+    assert!(grown < 64 << 10, "{grown} KiB more");
+}
+
+/// Virtual memory, too: what is reserved counts.
+fn memory_peak_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).unwrap();
+    peak.trim().trim_end_matches(" kB").parse().unwrap()
 }
