@@ -296,7 +296,7 @@ impl Drop for Surroundings {
 }
 
 /// Removes a directory with everything in it, also what its owner may not look into.
-fn remove_tree(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}

@@ -12,6 +12,7 @@ mod confine;
 mod gateway;
 mod mounts;
 mod tree;
+mod trial;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -28,6 +29,7 @@ use crate::link;
 use crate::raw::{self, Forked};
 pub(crate) use crate::report::{Confinement, Context, Failed, News};
 use crate::spec::{Network, Spec};
+pub(crate) use trial::try_everything;
 
 /// The guard. Returns when nothing of the sandbox is left.
 pub(crate) fn guard(setup: UnixStream) -> ExitCode {

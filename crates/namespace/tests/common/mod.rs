@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
@@ -125,4 +126,30 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("{what}: not within five seconds");
+}
+
+/// Processes whose command line has this path in it.
+pub(crate) fn processes_that_name(path: &Path) -> Vec<u32> {
+    let needle = path.as_os_str().as_bytes();
+    every_process()
+        .filter(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.windows(needle.len()).any(|part| part == needle)
+        })
+        .collect()
+}
+
+/// Mounts that anybody has at, or of something at, this path.
+pub(crate) fn mounts_that_name(path: &Path) -> Vec<String> {
+    let needle = path.to_str().unwrap();
+    let of = |pid| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let named = |text: String| {
+        text.lines().filter(|line| line.contains(needle)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    every_process().flat_map(|pid| named(of(pid))).collect()
+}
+
+pub(crate) fn every_process() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
