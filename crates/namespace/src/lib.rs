@@ -8,6 +8,7 @@
 
 mod cgroup;
 mod conversation;
+mod ephemeral;
 mod executor;
 mod facts;
 mod inside;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ pub struct Server {
     pub(crate) listeners: Arc<Listeners>,
     /// What only the process that started this one may ask for.
     pub(crate) owner: Option<Box<dyn Owner>>,
+    /// The open step was begun by the owner; nobody else knows when it is complete.
+    pub(crate) owners_step: AtomicBool,
 }
 
 /// Does what the owner of a worker asks for.
@@ -102,6 +104,7 @@ impl Server {
             confinement: None,
             listeners: Arc::default(),
             owner: None,
+            owners_step: AtomicBool::new(false),
         })
     }
 
@@ -195,9 +198,21 @@ impl Server {
             Request::Status => reply(&engine.status()?),
             Request::Subscribe => reply(&()),
             Request::Activity => reply(&self.activity()),
-            Request::OpenStep(step) => reply(&engine.open_step(step)?),
-            Request::CloseStep { exit_code } => reply(&engine.close_step(exit_code)?),
-            Request::AbortStep => reply(&engine.abort_step()?),
+            Request::OpenStep(step) => {
+                let id = engine.open_step(step)?;
+                self.owners_step.store(peer == Peer::Owner, Ordering::SeqCst);
+                reply(&id)
+            }
+            Request::CloseStep { exit_code } => {
+                let closed = engine.close_step(exit_code)?;
+                self.owners_step.store(false, Ordering::SeqCst);
+                reply(&closed)
+            }
+            Request::AbortStep => {
+                let id = engine.abort_step()?;
+                self.owners_step.store(false, Ordering::SeqCst);
+                reply(&id)
+            }
             Request::EndAmbientStep => reply(&engine.end_ambient_step()?),
             Request::BeginTransaction { label } => reply(&engine.begin_transaction(label)?),
             Request::CommitTransaction => reply(&engine.commit_transaction()?),

@@ -141,8 +141,8 @@ fn is_executable(path: &Path) -> bool {
 }
 
 fn is_in_overlay(path: &Path) -> bool {
-    const OVERLAYFS: i64 = 0x794c_7630;
-    rustix::fs::statfs(path).is_ok_and(|filesystem| filesystem.f_type as i64 == OVERLAYFS)
+    const OVERLAYFS: rustix::fs::FsWord = 0x794c_7630;
+    rustix::fs::statfs(path).is_ok_and(|filesystem| filesystem.f_type == OVERLAYFS)
 }
 
 /// Has a process of one thread try everything.

@@ -167,7 +167,7 @@ const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::
 const SOCK_PACKET: u64 = 10;
 
 /// Puts characters into a terminal as if somebody had typed them there.
-const TYPING: [u64; 2] = [libc::TIOCSTI as u64, libc::TIOCLINUX as u64];
+const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
 pub(super) fn forbid_system_calls(nested_namespaces: bool) -> bool {
     let filters = || -> Result<Vec<BpfProgram>, seccompiler::Error> {
