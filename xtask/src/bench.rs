@@ -14,7 +14,7 @@ const DISK_SIZE_BYTES: u64 = 4 << 30;
 /// The disk part runs on an ext4 image mounted below target/test-fs (needs root).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The benchmark: `engine`, `fs`, or `micro` for the microbenchmarks of all crates
+    /// The benchmark: `engine`, `fs`, `namespace`, or `micro` for the microbenchmarks of all crates
     name: String,
     /// Print the figures as JSON
     #[arg(long)]
@@ -28,8 +28,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
 
     packages::install_missing(packages::FOR_BENCHMARKS);
-    // The mount is measured in memory only: there, nothing hides what it costs.
-    let disks: &[Kind] = if args.name == "fs" { &[] } else { &[Kind::Ext4] };
+    // Mounts and sandboxes are measured in memory only: there, nothing hides what they cost.
+    let disks: &[Kind] = if args.name == "engine" { &[Kind::Ext4] } else { &[] };
     let filesystems = Filesystems::prepare(disks, DISK_SIZE_BYTES)?;
     // Stdout is the benchmark's alone.
     for line in filesystems.describe() {

@@ -28,9 +28,13 @@ pub(crate) const FOR_TESTS: &[Needed] = &[
     Needed { program: "mkfs.ext4", package: "e2fsprogs" },
 ];
 
-/// What `cargo xtask bench` needs: a filesystem on a disk image.
-pub(crate) const FOR_BENCHMARKS: &[Needed] =
-    &[Needed { program: "mkfs.ext4", package: "e2fsprogs" }];
+/// What `cargo xtask bench` needs: a filesystem on a disk image, and what it compares with.
+pub(crate) const FOR_BENCHMARKS: &[Needed] = &[
+    Needed { program: "mkfs.ext4", package: "e2fsprogs" },
+    Needed { program: "git", package: "git" },
+    Needed { program: "npm", package: "npm" },
+    Needed { program: "bwrap", package: "bubblewrap" },
+];
 
 /// What `cargo xtask check-cross` needs. By path: another toolchain usually comes first in `PATH`.
 pub(crate) const FOR_CROSS_CHECKS: &[Needed] = &[

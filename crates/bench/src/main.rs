@@ -5,6 +5,7 @@ mod driver;
 mod engine;
 mod fs;
 mod groups;
+mod namespace;
 mod noise;
 mod one_core;
 mod place;
@@ -43,6 +44,8 @@ enum Benchmark {
         #[command(flatten)]
         settings: fs::Settings,
     },
+    /// Commands in namespaces against bare ones, bubblewrap, and a shadow git repository
+    Namespace(Options),
     /// Started by `fs`
     #[command(hide = true)]
     Serve(fs::serve::Args),
@@ -65,9 +68,16 @@ pub(crate) struct Options {
 }
 
 fn main() -> ExitCode {
+    if let Some(code) = codeagent_namespace::run_if_asked() {
+        return code;
+    }
+    if codeagent_worker::is_worker() {
+        return codeagent_worker::run(Box::new(codeagent_mount::MountFrontEnd));
+    }
     let met = match Args::parse().benchmark {
         Benchmark::Engine(options) => run(&options, &engine::groups(), !options.no_disk),
         Benchmark::Fs { options, settings } => run(&options, &fs::groups(&settings), false),
+        Benchmark::Namespace(options) => run(&options, &namespace::groups(), false),
         Benchmark::Serve(args) => fs::serve::run(&args).map(|()| true),
     };
     match met {

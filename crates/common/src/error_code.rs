@@ -36,6 +36,8 @@ pub enum ErrorCode {
     NotServed,
     /// The worker and its client are of different versions.
     WorkerVersion,
+    /// The worker finishes what it has begun, and begins nothing more.
+    WorkerEnding,
     BadRequest,
 }
 

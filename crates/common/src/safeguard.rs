@@ -41,6 +41,15 @@ pub struct SafeguardConfig {
     pub max_held_operations: usize,
 }
 
+impl SafeguardConfig {
+    /// No safeguard is configured.
+    pub fn asks_nothing(&self) -> bool {
+        self.delete_threshold.is_none()
+            && self.overwrite_threshold_bytes.is_none()
+            && !self.rename_over_existing
+    }
+}
+
 impl Default for SafeguardConfig {
     fn default() -> Self {
         Self {

@@ -42,6 +42,8 @@ pub struct EngineConfig {
     /// absolute, and may lead elsewhere by now: something can be mounted over it.
     pub opened: Option<Arc<OwnedFd>>,
     pub undo_dir: PathBuf,
+    /// The undo directory, likewise.
+    pub opened_undo: Option<Arc<OwnedFd>>,
     pub limits: ResourceLimits,
     pub safeguards: SafeguardConfig,
     pub external_modifications: ExternalModificationPolicy,
@@ -67,6 +69,7 @@ impl EngineConfig {
             working_dir: working_dir.into(),
             opened: None,
             undo_dir: undo_dir.into(),
+            opened_undo: None,
             limits: ResourceLimits::default(),
             safeguards: SafeguardConfig::default(),
             external_modifications: ExternalModificationPolicy::default(),
@@ -89,6 +92,12 @@ impl EngineConfig {
             Some(opened) => format!("/proc/self/fd/{}/.", opened.as_raw_fd()).into(),
             None => self.working_dir.clone(),
         }
+    }
+
+    /// The path that leads to the undo directory, where its own does not.
+    pub(crate) fn way_into_undo(&self) -> Option<PathBuf> {
+        let opened = self.opened_undo.as_ref()?;
+        Some(format!("/proc/self/fd/{}", opened.as_raw_fd()).into())
     }
 
     #[cfg(feature = "fault-injection")]

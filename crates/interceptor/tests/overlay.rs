@@ -3,13 +3,15 @@
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "shown when it fails")]
 
 mod common;
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use codeagent_common::{PathUse, PathVerdict, RelPath};
+use codeagent_common::{PathUse, PathVerdict, RelPath, SafeguardConfig};
 use codeagent_interceptor::{ClosedStep, OverlayReport, PathPolicy, StepRequest};
 use codeagent_test_support::{
     CompareOptions, TempWorkspace, TreeSnapshot, assert_tree_eq, assert_tree_eq_with,
@@ -178,7 +180,7 @@ fn what_somebody_changed_meanwhile_is_told_and_comes_back_with_undo() {
     let bench = Bench::new(|dir| sh(FIXTURE, dir));
     let (number, output) = run(&bench, "echo theirs > src/two; rm large; echo x > src/one");
     assert!(output.status.success(), "{output:?}");
-    std::thread::sleep(std::time::Duration::from_millis(10));
+    std::thread::sleep(Duration::from_millis(10));
     sh("echo mine > src/two; echo mine >> large", bench.workspace.working());
     let edited = bench.snapshot();
     let (report, _) = adopt(&bench, number);
@@ -186,6 +188,62 @@ fn what_somebody_changed_meanwhile_is_told_and_comes_back_with_undo() {
     assert_eq!(told, ["large", "src/two"]);
     bench.undo(1);
     assert_tree_eq(&edited, &bench.snapshot());
+}
+
+#[test]
+fn of_a_directory_that_somebody_removed_meanwhile_only_what_the_command_made_comes_back() {
+    let bench =
+        Bench::new(|dir| sh("mkdir -p d/e; echo x > d/x; echo y > d/e/y; echo z > d/z", dir));
+    let (number, output) = run(&bench, "rm d/x d/e/y; echo new > d/e/new");
+    assert!(output.status.success(), "{output:?}");
+    std::thread::sleep(Duration::from_millis(10));
+    sh("rm -r d", bench.workspace.working());
+    let before = bench.snapshot();
+    adopt(&bench, number);
+    let found = Command::new("find").arg(".").current_dir(bench.workspace.working()).output();
+    let mut found: Vec<String> =
+        String::from_utf8(found.unwrap().stdout).unwrap().lines().map(str::to_owned).collect();
+    found.sort();
+    assert_eq!(found, [".", "./d", "./d/e", "./d/e/new"]);
+    assert_no_marks(&bench.snapshot());
+    bench.undo(1);
+    assert_tree_eq(&before, &bench.snapshot());
+}
+
+#[test]
+fn safeguards_ask_before_anything_of_the_command_reaches_the_folder() {
+    let off = SafeguardConfig { timeout: Duration::from_millis(1), ..SafeguardConfig::default() };
+    let cases = [
+        (SafeguardConfig { delete_threshold: Some(3), ..off }, "rm -r node_modules", true),
+        (SafeguardConfig { delete_threshold: Some(3), ..off }, "rm src/one src/two", false),
+        (SafeguardConfig { overwrite_threshold_bytes: Some(1000), ..off }, "echo >> large", true),
+        (
+            SafeguardConfig { overwrite_threshold_bytes: Some(1000), ..off },
+            "echo >> src/two",
+            false,
+        ),
+        (SafeguardConfig { rename_over_existing: true, ..off }, "echo > t; mv t src/two", true),
+        (
+            SafeguardConfig { rename_over_existing: true, ..off },
+            "echo >> src/two; mv src/one n",
+            false,
+        ),
+    ];
+    for (config, script, asks) in cases {
+        let bench = Bench::new(|dir| sh(FIXTURE, dir));
+        let before = bench.snapshot();
+        let (number, output) = run(&bench, script);
+        assert!(output.status.success(), "{output:?}");
+        bench.engine.set_safeguards(config);
+        bench.engine.open_step(StepRequest::command("overlay")).unwrap();
+        // Nobody answers: that is a denial.
+        let adopted = bench.engine.adopt_overlay(number);
+        assert_eq!(adopted.is_err(), asks, "{script}: {adopted:?}");
+        bench.engine.close_step(Some(0)).unwrap();
+        if asks {
+            assert_tree_eq(&before, &bench.snapshot());
+        }
+    }
 }
 
 #[test]

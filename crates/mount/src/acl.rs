@@ -21,7 +21,8 @@ pub(crate) fn negotiate(config: &mut KernelConfig) -> FsOptions {
     }
 }
 
-/// Who is neither in the file's group nor privileged cannot keep its set-group-id bit.
+/// Who is neither in the file's group nor privileged cannot keep its set-group-id bit. Where the
+/// caller's other groups cannot be seen, as from within a worker, the bit is lost: the safe side.
 pub(crate) fn costs_set_group_id(
     request: &Request,
     name: &OsStr,

@@ -11,8 +11,8 @@ use clap::Parser;
 use codeagent_fs::Cache;
 use codeagent_interceptor::EngineEvent;
 use codeagent_mount::{
-    MountFrontEnd, MountOptions, Report, Signal, Supervised, SupervisedError, Unmounted,
-    WORTHWHILE_BYTES, recover,
+    Claim, MountFrontEnd, MountOptions, Report, Signal, Supervised, SupervisedError, Unmounted,
+    WORTHWHILE_BYTES, is_ours, recover,
 };
 use codeagent_worker::{Event, Settings, WorkerProcess, WorkerSpec, end_orphan};
 
@@ -51,6 +51,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.detached {
         rustix::process::setsid().context("leaving the terminal")?;
     }
+    let _claims = claim(arguments)?;
     if end_orphan(&arguments.undo_dir).context("ending an earlier worker")? {
         tell("ended a worker that had outlived its mount's process");
     }
@@ -60,6 +61,10 @@ fn run(arguments: &Arguments) -> Result<()> {
         {
             tell(&format!("took away a dead mount at {}", path.display()));
         }
+    }
+    // With another undo directory, or it would have been taken away.
+    if is_ours(&arguments.mount_point)? {
+        bail!("{} is mounted already; unmount it first", arguments.mount_point.display());
     }
     let options = options(arguments)?;
     let mut settings = Settings::new(&options.source, std::path::absolute(&arguments.undo_dir)?);
@@ -108,6 +113,16 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Nobody else may look for dead mounts there while we do, and mount while we do.
+fn claim(arguments: &Arguments) -> Result<[Claim; 2]> {
+    let take = |purpose, path: &Path| {
+        Claim::take(purpose, path)?.with_context(|| {
+            format!("another codeagent-mount is at work with the {purpose} {}", path.display())
+        })
+    };
+    Ok([take("mount point", &arguments.mount_point)?, take("undo directory", &arguments.undo_dir)?])
+}
+
 fn announce(options: &MountOptions, worker: &WorkerProcess) {
     tell(&format!("{} is mounted at {}", options.source.display(), options.mount_point.display()));
     let ready = worker.ready();
@@ -135,6 +150,7 @@ fn tell_of(event: &Event) {
         Event::Engine(EngineEvent::Evicted { steps }) => {
             tell(&format!("{} old steps were dropped to stay within the limits", steps.len()));
         }
+        Event::Lagged { missed } => tell(&format!("{missed} messages of the worker were lost")),
         _ => {}
     }
 }

@@ -12,6 +12,8 @@ mod attach;
 #[cfg(target_os = "linux")]
 mod attributes;
 #[cfg(target_os = "linux")]
+mod claim;
+#[cfg(target_os = "linux")]
 mod front_end;
 #[cfg(target_os = "linux")]
 mod kernel_cache;
@@ -40,12 +42,13 @@ mod windows_names;
 
 #[cfg(target_os = "linux")]
 pub use {
+    claim::Claim,
     codeagent_fs::{Cache, raise_descriptor_limit},
     front_end::{MountFrontEnd, Session, live_options, serve},
     mounted::{Mount, MountOptions, Unmounted},
     passthrough::WORTHWHILE_BYTES,
     plain::PlainMount,
-    stale::{recover, unmount},
+    stale::{is_ours, recover, unmount},
     supervised::{Report, Signal, Supervised, SupervisedError},
 };
 

@@ -108,11 +108,11 @@ impl Mount {
         self.session.as_ref().is_some_and(|session| !session.is_finished())
     }
 
-    /// Ends the mount, and the ambient step that may be open.
+    /// Ends the mount, and the step that may be open, as a worker does that ends.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
         let how = self.take_away()?;
         self.fs.wait_until_quiet(QUIET_TIMEOUT);
-        self.engine.end_ambient_step()?;
+        self.engine.end_open_step()?;
         Ok(how)
     }
 

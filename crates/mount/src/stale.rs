@@ -8,6 +8,8 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
+use crate::claim::resolved;
+
 /// Takes away what a server that died has left at `path`, if anything.
 pub fn recover(path: &Path) -> io::Result<bool> {
     let mut recovered = false;
@@ -25,13 +27,8 @@ pub(crate) fn is_dead(path: &Path) -> bool {
 }
 
 /// Whether what is mounted at `path` is a mount of ours, dead or alive.
-fn is_ours(path: &Path) -> io::Result<bool> {
-    let path = std::path::absolute(path)?;
-    // The mount itself may be dead, what is above it is not.
-    let point = match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
-        _ => path,
-    };
+pub fn is_ours(path: &Path) -> io::Result<bool> {
+    let point = resolved(path)?;
     let mounts = std::fs::read("/proc/self/mounts")?;
     let mut kinds = mounts.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(1);

@@ -100,6 +100,8 @@ impl Supervised {
                     serving.worker.end(PATIENCE)?;
                     return Ok(Unmounted::Cleanly);
                 }
+                // One that did not even come to be served may say so later.
+                Ok(Signal::Worker(Event::Gone)) if !serving.worker.client().is_gone() => {}
                 Ok(Signal::Worker(Event::Gone)) => {
                     // The mount is dead only once nobody has the kernel's end of it any more.
                     drop(serving.broker.take());

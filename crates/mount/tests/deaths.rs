@@ -5,15 +5,19 @@
 mod common;
 
 use std::fs;
+use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use codeagent_interceptor::{ClosedStep, HistoryEntry, OnConflict, StepRequest};
+use codeagent_interceptor::{
+    ClosedStep, EngineConfig, HistoryEntry, OnConflict, StepRequest, UndoEngine,
+};
 use codeagent_test_support::{TempWorkspace, TreeSnapshot, assert_tree_eq};
 use codeagent_worker::Client;
-use common::{Process, binary, can_mount, is_mount, wait_for};
+use common::{Process, binary, binary_with, can_mount, is_mount, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn fixture(root: &Path) {
@@ -329,4 +333,112 @@ fn a_dead_mount_is_taken_away_by_the_next_one() {
     assert_eq!(fs::read_to_string(mounted.point.join("two")).unwrap(), "two");
     assert_tree_eq(&before, &mounted.snapshot());
     mounted.stop();
+}
+
+/// Whatever the moment: while it waits, recovers, mounts.
+#[test]
+fn a_stop_while_the_worker_is_replaced_leaves_nothing_mounted() {
+    if !can_mount("a_stop_while_the_worker_is_replaced_leaves_nothing_mounted") {
+        return;
+    }
+    let mut dice = Dice::new();
+    for round in 0..20 {
+        let mounted = Mounted::start(round % 2 == 0, &[]);
+        let before = mounted.snapshot();
+        let client = mounted.connect().unwrap();
+        client.open_step(StepRequest::command("unfinished")).unwrap();
+        fs::write(mounted.point.join("two"), "unfinished").unwrap();
+        let after = mounted.snapshot();
+        kill(client.hello().unwrap().pid);
+        std::thread::sleep(Duration::from_micros(dice.below(40_000)));
+        let source = mounted.source.try_clone().unwrap();
+        let workspace = mounted.stop();
+        assert!(Client::connect(workspace.undo()).is_err(), "nobody is left");
+        // The next one takes it back, if none has come to do so yet.
+        let now =
+            TreeSnapshot::capture(Path::new(&format!("/proc/self/fd/{}/.", source.as_raw_fd())));
+        assert!(now == before || now == after);
+        let config = EngineConfig::new(workspace.working(), workspace.undo());
+        drop(UndoEngine::open(config).unwrap());
+        assert_tree_eq(&before, &workspace.snapshot());
+    }
+}
+
+#[test]
+fn of_two_that_are_started_at_once_one_mounts_and_the_other_says_why_not() {
+    let test = "of_two_that_are_started_at_once_one_mounts_and_the_other_says_why_not";
+    if !can_mount(test) {
+        return;
+    }
+    for round in 0..9 {
+        let workspace = TempWorkspace::with_fixture(fixture);
+        let dirs = [0, 1].map(|_| tempfile::tempdir().unwrap());
+        // They share both, the mount point alone, or the undo directory alone.
+        let point = |which: usize| dirs[if round % 3 == 2 { which } else { 0 }].path();
+        let undo = |which: usize| match round % 3 {
+            1 => workspace.undo().with_extension(which.to_string()),
+            _ => workspace.undo().to_path_buf(),
+        };
+        let mut processes = [0, 1].map(|which| {
+            let mut command = binary_with(&workspace, point(which), &undo(which));
+            Process(command.stderr(Stdio::piped()).spawn().unwrap())
+        });
+        let mut loser = None;
+        wait_for("one has given up", || {
+            let ended = |process: &mut Process| process.0.try_wait().unwrap().is_some();
+            loser = processes.iter_mut().position(ended);
+            loser.is_some()
+        });
+        let (loser, winner) = (loser.unwrap(), 1 - loser.unwrap());
+        let mut said = String::new();
+        processes[loser].0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!processes[loser].0.wait().unwrap().success());
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.starts_with("codeagent-mount: another codeagent-mount is at work"), "{said}");
+
+        wait_for("the other one is served", || {
+            Client::connect(&undo(winner))
+                .is_ok_and(|client| client.hello().is_ok_and(|state| state.attached))
+        });
+        assert_eq!(fs::read_to_string(point(winner).join("two")).unwrap(), "two");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let point = point(winner).to_str().unwrap();
+        assert_eq!(mounts.lines().filter(|line| line.contains(point)).count(), 1);
+        kill_process(Pid::from_child(&processes[winner].0), Signal::TERM).unwrap();
+        assert!(processes[winner].0.wait().unwrap().success());
+        assert!(!is_mount(Path::new(point)));
+    }
+}
+
+#[test]
+fn a_mount_that_is_served_is_not_mounted_over() {
+    if !can_mount("a_mount_that_is_served_is_not_mounted_over") {
+        return;
+    }
+    let mut mounted = Mounted::start(false, &[]);
+    mounted.process.0.kill().unwrap();
+    mounted.process.0.wait().unwrap();
+    let other = TempWorkspace::with_fixture(fixture);
+    let mut second = binary(&other, &mounted.point, &[]);
+    let output = second.stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.contains("is mounted already; unmount it first"), "{said}");
+    mounted.process = Process(binary(&mounted.workspace, &mounted.point, &[]).spawn().unwrap());
+    wait_for("its own has taken over", || {
+        mounted.connect().is_some_and(|client| client.hello().is_ok_and(|state| !state.orphaned))
+    });
+    mounted.wait_until_served();
+    mounted.stop();
+}
+
+/// A worker has mounts of its own: it must not keep those of others alive.
+#[test]
+fn a_mount_ends_while_another_goes_on() {
+    let first = Mounted::start(false, &[]);
+    let second = Mounted::start(false, &[]);
+    let started = std::time::Instant::now();
+    first.stop();
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    second.stop();
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
-use codeagent_interceptor::{EngineConfig, RollbackOptions, UndoEngine};
+use codeagent_interceptor::{EngineConfig, RollbackOptions, StepRequest, UndoEngine};
 use codeagent_mount::Unmounted;
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
@@ -99,7 +99,7 @@ fn a_file_held_open_across_steps_is_captured_in_each() {
     let mut held = fs::OpenOptions::new().append(true).open(mounted.path("two")).unwrap();
     let mut states = vec![before];
     for text in ["a", "b", "c"] {
-        mounted.engine().open_step(codeagent_interceptor::StepRequest::command(text)).unwrap();
+        mounted.engine().open_step(StepRequest::command(text)).unwrap();
         held.write_all(text.as_bytes()).unwrap();
         mounted.engine().close_step(Some(0)).unwrap();
         states.push(mounted.workspace.snapshot());
@@ -270,6 +270,31 @@ fn a_file_held_open_across_steps_is_undone_step_by_step() {
 
 fn steps(workspace: &TempWorkspace) -> UndoEngine {
     UndoEngine::open(EngineConfig::new(workspace.working(), workspace.undo())).unwrap()
+}
+
+/// A transaction is all or nothing, and nobody has said that it is done.
+#[test]
+fn an_unmount_ends_the_open_step_and_no_transaction() {
+    if !can_mount("an_unmount_ends_the_open_step_and_no_transaction") {
+        return;
+    }
+    let mounted = Mounted::new(two_files);
+    let Mounted { mount, workspace, point: _point } = mounted;
+    mount.engine().open_step(StepRequest::command("a step")).unwrap();
+    fs::write(mount.mount_point().join("two"), "saved").unwrap();
+    mount.unmount().unwrap();
+    let engine = steps(&workspace);
+    assert!(engine.recovery().is_none());
+    assert_eq!(engine.steps().len(), 1);
+    drop(engine);
+
+    let Mounted { mount, workspace, point: _point } = Mounted::on(workspace, |_| {});
+    mount.engine().begin_transaction("all").unwrap();
+    fs::write(mount.mount_point().join("two"), "or nothing").unwrap();
+    mount.unmount().unwrap();
+    let engine = steps(&workspace);
+    assert!(engine.recovery().is_some_and(|recovery| recovery.rolled_back));
+    assert_eq!(fs::read_to_string(workspace.path("two")).unwrap(), "saved");
 }
 
 #[test]

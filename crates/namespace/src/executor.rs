@@ -51,6 +51,8 @@ pub struct Finished {
     pub confinement: Confinement,
     /// Memory and processes are limited for all processes of the command together.
     pub limits_are_shared: bool,
+    /// From the end of the command's last process until its steps were closed.
+    pub committed_in: Duration,
 }
 
 /// What a command did to one folder.
@@ -140,6 +142,7 @@ impl Executor {
         if !matches!(outcome, Outcome::Completed { .. }) {
             return Err(RunError::Lost(outcome));
         }
+        let ended = Instant::now();
         // All of them before the first is final.
         let mut reports = Vec::new();
         for step in steps.iter_mut() {
@@ -150,7 +153,16 @@ impl Executor {
             let closed = step.map(|step| step.close(outcome.exit_code())).transpose()?;
             done.push(closed.zip(report).map(|(closed, report)| FolderStep { closed, report }));
         }
-        Ok(Finished { outcome, steps: done, view, other_view, confinement, limits_are_shared })
+        let committed_in = ended.elapsed();
+        Ok(Finished {
+            outcome,
+            steps: done,
+            view,
+            other_view,
+            confinement,
+            limits_are_shared,
+            committed_in,
+        })
     }
 
     /// Opens the steps and makes the sandbox around them.

@@ -2,12 +2,8 @@
 //! are exact.
 
 #![cfg(all(target_os = "linux", feature = "probe"))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stdout,
-    reason = "a test may panic"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "shown when it fails")]
 
 mod common;
 

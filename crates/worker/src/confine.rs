@@ -1,7 +1,6 @@
 //! What a worker gives up before it serves anybody. What the kernel cannot do is reported, never
 //! passed over in silence.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -10,7 +9,6 @@ use landlock::{
     RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
 /// The newest rights this program knows; older kernels enforce what they have.
 const RIGHTS: ABI = ABI::V6;
@@ -51,8 +49,19 @@ pub(crate) fn to_directories(directories: &[BorrowedFd<'_>]) -> io::Result<bool>
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Gives up every capability that files do not need, for this thread and those it starts.
-pub(crate) fn drop_capabilities() -> bool {
+/// Gives up the groups that whoever started us is in. What root does for others is judged by the
+/// thread that does it: with our groups, a file could keep a set-group-id bit that it has to lose.
+/// An ordinary user serves only himself, and keeps his.
+pub(crate) fn drop_groups() {
+    if rustix::process::geteuid().is_root() {
+        // Not allowed in some user namespaces, where nobody else is served either.
+        let _ = rustix::thread::set_thread_groups(&[]);
+    }
+}
+
+/// Gives up every capability that files do not need, for this thread and those it starts. Whether
+/// that went well, and whether any are left.
+pub(crate) fn drop_capabilities() -> (bool, bool) {
     let dropped = || {
         let have = rustix::thread::capabilities(None)?;
         for capability in CapabilitySet::all().difference(FOR_FILES).iter() {
@@ -70,60 +79,7 @@ pub(crate) fn drop_capabilities() -> bool {
             },
         )
     };
-    dropped().is_ok()
-}
-
-/// What no filesystem server does.
-const FORBIDDEN: &[libc::c_long] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_mount,
-    libc::SYS_umount2,
-    libc::SYS_pivot_root,
-    libc::SYS_chroot,
-    libc::SYS_fsopen,
-    libc::SYS_fsconfig,
-    libc::SYS_fsmount,
-    libc::SYS_open_tree,
-    libc::SYS_move_mount,
-    libc::SYS_mount_setattr,
-    libc::SYS_setns,
-    libc::SYS_socket,
-    libc::SYS_socketpair,
-    libc::SYS_bpf,
-    libc::SYS_perf_event_open,
-    libc::SYS_userfaultfd,
-    libc::SYS_io_uring_setup,
-    libc::SYS_keyctl,
-    libc::SYS_add_key,
-    libc::SYS_request_key,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_delete_module,
-    libc::SYS_kexec_load,
-    libc::SYS_reboot,
-    libc::SYS_swapon,
-    libc::SYS_swapoff,
-    libc::SYS_acct,
-    libc::SYS_settimeofday,
-    libc::SYS_clock_settime,
-    libc::SYS_sethostname,
-    libc::SYS_setdomainname,
-    libc::SYS_quotactl,
-    libc::SYS_open_by_handle_at,
-];
-
-/// From here on no thread of this process can do what is forbidden; it fails with EPERM.
-pub(crate) fn forbid_system_calls() -> bool {
-    let Ok(arch) = std::env::consts::ARCH.try_into() else { return false };
-    let rules: BTreeMap<i64, Vec<SeccompRule>> =
-        FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
-    let refuse = SeccompAction::Errno(libc::EPERM as u32);
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch)
-        .and_then(BpfProgram::try_from);
-    filter.is_ok_and(|program| seccompiler::apply_filter_all_threads(&program).is_ok())
+    let dropped = dropped().is_ok();
+    let left = rustix::thread::capabilities(None).map_or(true, |left| !left.permitted.is_empty());
+    (dropped, left)
 }

@@ -7,18 +7,25 @@
 //! | `link` | messages and descriptors over a Unix socket |
 //! | `client` | asking, from any other process |
 //! | `server` | answering |
+//! | `outbox` | what is on its way to one client |
 //! | `process` | the life of the worker process itself |
 //! | `confine` | what that process gives up before it begins |
+//! | `enclosure` | a root directory of its own, with nothing in it |
+//! | `system_calls` | those it may make from then on |
 //! | `supervise` | starting it, noticing its death |
 #![cfg(target_os = "linux")]
 
 mod client;
 mod confine;
+mod enclosure;
 mod link;
+mod outbox;
 mod process;
 mod protocol;
+mod raw;
 mod server;
 mod supervise;
+mod system_calls;
 
 pub use client::{Client, Unreachable, WorkerError};
 pub use process::{Ended, FrontEnd, WorkerFs, is_worker, run};

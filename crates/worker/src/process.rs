@@ -15,15 +15,21 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
 use crate::confine;
+use crate::enclosure;
 use crate::link;
 use crate::protocol::{Confinement, Event, Failure, Ready, Settings};
-use crate::server::{Listeners, Owner, Peer, Server};
+use crate::raw;
+use crate::server::{Clients, Owner, Peer, Server};
+use crate::system_calls;
 
 /// The only argument of a worker process.
 pub(crate) const ARGUMENT: &str = "--codeagent-worker";
 
-/// How long an ending worker waits for mutations that are on their way.
+/// How long an ending worker waits for calls, and for mutations that are on their way.
 const FAREWELL: Duration = Duration::from_secs(10);
+
+/// How long it waits until what it has to say at last is read.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The filesystem of a worker.
 pub type WorkerFs = InterceptedFs<UndoEngine>;
@@ -63,6 +69,7 @@ pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
 }
 
 fn live(front_end: Box<dyn FrontEnd>) -> io::Result<()> {
+    raw::close_what_was_inherited();
     let owner = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some((settings, sent)) = link::receive::<Settings>(&owner)? else { return Ok(()) };
     let working_dir = sent.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
@@ -92,23 +99,29 @@ fn start(
     front_end: Box<dyn FrontEnd>,
 ) -> Result<(Life, Ready), Failure> {
     raise_descriptor_limit();
-    let undo_dir = open_undo_dir(&settings)?;
+    let mut settings = settings;
+    let undo_dir = open_undo_dir(&mut settings)?;
     // While there is but one thread: others would keep the freedom they were born with.
+    let enclosed = enclosure::enter(working_dir.as_fd(), undo_dir.as_fd())?;
+    let is_enclosed = enclosed.is_some();
+    let [working_dir, undo_dir] = enclosed.unwrap_or([working_dir, undo_dir]);
     let landlock = confine::to_directories(&[working_dir.as_fd(), undo_dir.as_fd()])?;
-    let capabilities = confine::drop_capabilities();
-    let listeners = Arc::new(Listeners::default());
+    confine::drop_groups();
+    let (capabilities, privileged) = confine::drop_capabilities();
+    let clients = Arc::new(Clients::default());
     let mut fs_config = FsConfig::new(format!("/proc/self/fd/{}/.", working_dir.as_raw_fd()));
     fs_config.cache = settings.cache;
     fs_config.read_only = settings.read_only;
-    let engine = Arc::new(open_engine(&settings, working_dir, &listeners)?);
+    let engine = Arc::new(open_engine(&settings, (working_dir, &undo_dir), &clients)?);
     let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine))?);
     let (listener, unreachable) = match listen(&undo_dir) {
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    // Last: it forbids making sockets.
-    let seccomp = confine::forbid_system_calls();
-    let confinement = Confinement { landlock, seccomp, capabilities };
+    // Last: it forbids making sockets, and much else.
+    let seccomp = system_calls::allow_only_what_is_needed();
+    let confinement =
+        Confinement { landlock, seccomp, capabilities, enclosed: is_enclosed, privileged };
     let attached = Arc::new(Attached {
         front_end,
         fs: Arc::clone(&fs),
@@ -122,7 +135,8 @@ fn start(
         working_dir: settings.working_dir,
         read_only: settings.read_only,
         confinement: Some(confinement),
-        listeners,
+        clients,
+        ending: AtomicBool::new(false),
         owner: Some(Box::new(Arc::clone(&attached))),
         owners_step: AtomicBool::new(false),
     };
@@ -131,8 +145,9 @@ fn start(
     Ok((life, Ready { recovery, confinement, unreachable }))
 }
 
-/// Opens the undo directory, and makes it first if need be: later that would be outside our reach.
-fn open_undo_dir(settings: &Settings) -> Result<OwnedFd, Failure> {
+/// Opens the undo directory, and makes it first if need be: later that would be outside our reach,
+/// and so would be what its name says.
+fn open_undo_dir(settings: &mut Settings) -> Result<OwnedFd, Failure> {
     let path = &settings.undo_dir;
     let unusable = |source| UndoError::UndoDirUnusable { path: path.clone(), source };
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
@@ -142,24 +157,34 @@ fn open_undo_dir(settings: &Settings) -> Result<OwnedFd, Failure> {
         _ => {}
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unusable(errno.into()))?)
+    let dir =
+        rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unusable(errno.into()))?;
+    let name = path.canonicalize().map_err(unusable)?;
+    if settings.durable {
+        std::fs::File::open(name.parent().unwrap_or(&name))
+            .and_then(|parent| parent.sync_all())
+            .map_err(unusable)?;
+    }
+    settings.undo_dir = name;
+    Ok(dir)
 }
 
 fn open_engine(
     settings: &Settings,
-    working_dir: OwnedFd,
-    listeners: &Arc<Listeners>,
-) -> Result<UndoEngine, UndoError> {
+    (working_dir, undo_dir): (OwnedFd, &OwnedFd),
+    clients: &Arc<Clients>,
+) -> Result<UndoEngine, Failure> {
     let mut config = EngineConfig::new(&settings.working_dir, &settings.undo_dir);
     config.opened = Some(Arc::new(working_dir));
+    config.opened_undo = Some(Arc::new(undo_dir.try_clone()?));
     config.read_only = settings.read_only;
     config.ambient_timeout = settings.ambient_timeout;
     config.limits = settings.limits;
     config.safeguards = settings.safeguards;
     config.durable = settings.durable;
     config.gitignore = settings.gitignore;
-    config.events = Arc::clone(listeners) as _;
-    UndoEngine::open(config)
+    config.events = Arc::clone(clients) as _;
+    Ok(UndoEngine::open(config)?)
 }
 
 /// Called with the undo directory locked: a socket that is there already belongs to nobody.
@@ -202,15 +227,16 @@ impl Life {
         let interval = (self.ambient_timeout / 4).clamp(MIN_INTERVAL, MAX_INTERVAL);
         while !attached.is_over(interval) {
             match server.engine.tick() {
-                Ok(Some(closed)) => server.listeners.tell(Event::AmbientStep(closed)),
+                Ok(Some(closed)) => server.clients.tell(Event::AmbientStep(closed)),
                 Ok(None) => {}
-                Err(error) => server.listeners.tell(warning(&error)),
+                Err(error) => server.clients.tell(warning(&error)),
             }
             if attached.has_just_detached() {
-                server.listeners.tell(Event::Detached);
+                server.clients.tell(Event::Detached);
             }
         }
         attached.wait_for_front_end();
+        server.finish_calls(FAREWELL);
         if let Some(fs) = &server.fs {
             fs.wait_until_quiet(FAREWELL);
         }
@@ -218,22 +244,13 @@ impl Life {
         let ended = if is_unfinished {
             take_back_open_step(&server.engine)
         } else {
-            end_open_step(&server.engine)
+            server.engine.end_open_step().map(drop)
         };
         if let Err(error) = ended {
-            server.listeners.tell(warning(&error));
+            server.clients.tell(warning(&error));
+            server.finish_calls(LAST_WORDS);
         }
         let _ = remove_socket(&self.undo_dir);
-    }
-}
-
-/// Ends the step that is open, whoever began it: one that is left open counts as interrupted, and
-/// the next worker would take back what was done in it. A transaction stays open for that reason.
-fn end_open_step(engine: &UndoEngine) -> Result<(), UndoError> {
-    engine.end_ambient_step()?;
-    match engine.close_step(None) {
-        Ok(_) | Err(UndoError::NoStepOpen) => Ok(()),
-        Err(error) => Err(error),
     }
 }
 

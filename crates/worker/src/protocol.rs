@@ -63,15 +63,21 @@ pub struct Ready {
 pub struct Confinement {
     /// The kernel lets it open nothing else.
     pub landlock: bool,
-    /// It cannot run programs, mount, trace, or make sockets.
+    /// It makes only the system calls that serving files takes.
     pub seccomp: bool,
     /// It has given up every capability that files do not need.
     pub capabilities: bool,
+    /// There is nothing else that it could name.
+    pub enclosed: bool,
+    /// It has capabilities left, as root has.
+    pub privileged: bool,
 }
 
 impl Confinement {
     pub fn is_complete(self) -> bool {
-        self.landlock && self.seccomp && self.capabilities
+        // Without capabilities, what it could name is what its user may change anyway.
+        let enclosed = self.enclosed || !self.privileged;
+        self.landlock && self.seccomp && self.capabilities && enclosed
     }
 }
 
@@ -233,6 +239,10 @@ pub enum Event {
     AmbientStep(ClosedStep),
     /// The front end has ended: somebody unmounted.
     Detached,
+    /// So many events are missing here, because too much was left unread.
+    Lagged {
+        missed: u64,
+    },
     /// The worker has gone. It cannot say so itself; its client does.
     Gone,
 }

@@ -5,11 +5,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use codeagent_common::ErrorCode;
 use codeagent_interceptor::{EngineEvent, EventSink, UndoEngine};
@@ -18,16 +18,11 @@ use serde::Serialize;
 use serde_bytes::ByteBuf;
 
 use crate::link;
+use crate::outbox::Outbox;
 use crate::process::WorkerFs;
 use crate::protocol::{
     Activity, Call, Confinement, Event, Failure, FileChange, FromWorker, Greeting, Request, VERSION,
 };
-
-/// Calls of one connection that may wait at once: for a safeguard's answer, for quiet.
-const MAX_WAITING_CALLS: usize = 64;
-
-/// Messages a client may leave unread. One that reads nothing for longer is let go.
-const OUTBOX_MESSAGES: usize = 1024;
 
 /// How long to wait after a connection that could not be taken.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
@@ -40,7 +35,9 @@ pub struct Server {
     pub(crate) working_dir: PathBuf,
     pub(crate) read_only: bool,
     pub(crate) confinement: Option<Confinement>,
-    pub(crate) listeners: Arc<Listeners>,
+    pub(crate) clients: Arc<Clients>,
+    /// No call is begun any more.
+    pub(crate) ending: AtomicBool,
     /// What only the process that started this one may ask for.
     pub(crate) owner: Option<Box<dyn Owner>>,
     /// The open step was begun by the owner; nobody else knows when it is complete.
@@ -55,30 +52,34 @@ pub(crate) trait Owner: Send + Sync {
     fn shut_down(&self, patience: Duration);
 }
 
-/// Connections that want to hear of events.
+/// Everybody who is connected.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners {
+pub(crate) struct Clients {
     next: AtomicU64,
-    outboxes: Mutex<HashMap<u64, Outbox>>,
+    outboxes: Mutex<HashMap<u64, Arc<Outbox>>>,
 }
 
-type Outbox = SyncSender<Vec<u8>>;
-
-impl Listeners {
-    fn add(&self, outbox: Outbox) -> u64 {
+impl Clients {
+    fn add(&self, outbox: Arc<Outbox>) -> u64 {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.outboxes.lock().insert(id, outbox);
         id
     }
 
+    /// Those who want to hear of events.
     pub(crate) fn tell(&self, event: Event) {
         let Ok(message) = link::encode(&FromWorker::Event(event)) else { return };
-        // Never waits: it is called in the middle of operations.
-        self.outboxes.lock().retain(|_, outbox| outbox.try_send(message.clone()).is_ok());
+        self.outboxes.lock().values().for_each(|outbox| outbox.tell(&message));
+    }
+
+    /// Waits until all have got what they asked for.
+    fn settle(&self, deadline: Instant) {
+        let outboxes: Vec<_> = self.outboxes.lock().values().cloned().collect();
+        outboxes.iter().for_each(|outbox| outbox.settle(deadline));
     }
 }
 
-impl EventSink for Listeners {
+impl EventSink for Clients {
     fn event(&self, event: EngineEvent) {
         self.tell(Event::Engine(event));
     }
@@ -102,7 +103,8 @@ impl Server {
             working_dir,
             read_only: false,
             confinement: None,
-            listeners: Arc::default(),
+            clients: Arc::default(),
+            ending: AtomicBool::new(false),
             owner: None,
             owners_step: AtomicBool::new(false),
         })
@@ -144,31 +146,73 @@ impl Server {
     /// Answers until the other end has had enough.
     pub(crate) fn serve(self: &Arc<Self>, stream: &UnixStream, peer: Peer) {
         let Ok(writer) = stream.try_clone() else { return };
-        let (outbox, messages) = sync_channel::<Vec<u8>>(OUTBOX_MESSAGES);
-        let writing = std::thread::Builder::new().name("outbox".into()).spawn(move || {
-            for message in messages {
-                if link::send_bytes(&writer, &message, &[]).is_err() {
-                    break;
+        let outbox = Arc::new(Outbox::default());
+        let id = self.clients.add(Arc::clone(&outbox));
+        let writing = {
+            let (server, outbox) = (Arc::clone(self), Arc::clone(&outbox));
+            std::thread::Builder::new().name("outbox".into()).spawn(move || {
+                while let Some(message) = outbox.next() {
+                    if link::send_bytes(&writer, &message, &[]).is_err() {
+                        break;
+                    }
                 }
-            }
-            // Lets the reader know, too.
-            let _ = writer.shutdown(std::net::Shutdown::Both);
-        });
+                outbox.broke();
+                server.clients.outboxes.lock().remove(&id);
+                // Lets the reader know, too.
+                let _ = writer.shutdown(std::net::Shutdown::Both);
+            })
+        };
         if writing.is_err() {
+            self.clients.outboxes.lock().remove(&id);
             return;
         }
-        let connection = Connection { server: self, peer, outbox, waiting: Arc::default() };
-        let mut subscription = None;
         // What is not a message is the end: nothing behind it could be understood.
         while let Ok(Some((call, descriptors))) = link::receive::<Call>(stream) {
-            if matches!(call.request, Request::Subscribe) && subscription.is_none() {
-                subscription = Some(self.listeners.add(connection.outbox.clone()));
+            self.take(&outbox, peer, call, descriptors);
+        }
+        outbox.heard_all();
+    }
+
+    /// Each call has a thread of its own: one that waits for the answer to a safeguard must not
+    /// keep that answer, which may come on the same connection, from being read.
+    fn take(
+        self: &Arc<Self>,
+        outbox: &Arc<Outbox>,
+        peer: Peer,
+        Call { id, request }: Call,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        if !outbox.begin_call() {
+            let full = Failure::new(ErrorCode::HeldQueueFull, "too many calls wait already");
+            return outbox.refuse(id, Err(full));
+        }
+        // After the call was counted: an end that does not wait for it has been announced by now.
+        if self.ending.load(Ordering::SeqCst) && !is_answered_to_the_end(&request) {
+            let ending = Failure::new(ErrorCode::WorkerEnding, "the worker is about to end");
+            return outbox.reply(id, Err(ending));
+        }
+        if matches!(request, Request::Subscribe) {
+            outbox.subscribe();
+        }
+        let call = {
+            let (server, outbox) = (Arc::clone(self), Arc::clone(outbox));
+            move || {
+                // Whoever waits must not wait for ever because of a mistake of ours.
+                let answer = || server.answer(peer, request, descriptors);
+                let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
+                let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
+                outbox.reply(id, outcome.unwrap_or_else(failed));
             }
-            connection.take(call, descriptors);
+        };
+        if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
+            outbox.reply(id, Err(error.into()));
         }
-        if let Some(subscription) = subscription {
-            self.listeners.outboxes.lock().remove(&subscription);
-        }
+    }
+
+    /// From here on calls are refused; those that have begun are waited for, and their replies.
+    pub(crate) fn finish_calls(&self, patience: Duration) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.clients.settle(Instant::now() + patience);
     }
 
     fn greeting(&self) -> Greeting {
@@ -288,43 +332,9 @@ fn reply<T: Serialize>(value: &T) -> Result<ByteBuf, Failure> {
     Ok(ByteBuf::from(link::encode(value)?))
 }
 
-struct Connection<'a> {
-    server: &'a Arc<Server>,
-    peer: Peer,
-    outbox: Outbox,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl Connection<'_> {
-    /// Each call has a thread of its own: one that waits for the answer to a safeguard must not
-    /// keep that answer, which may come on the same connection, from being read.
-    fn take(&self, Call { id, request }: Call, descriptors: Vec<OwnedFd>) {
-        if self.waiting.fetch_add(1, Ordering::SeqCst) >= MAX_WAITING_CALLS {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            let full = Failure::new(ErrorCode::HeldQueueFull, "too many calls wait already");
-            return send(&self.outbox, id, Err(full));
-        }
-        let (server, peer) = (Arc::clone(self.server), self.peer);
-        let (outbox, waiting) = (self.outbox.clone(), Arc::clone(&self.waiting));
-        let call = move || {
-            let outcome = server.answer(peer, request, descriptors);
-            // A call waits until its answer is taken, too: who does not read gets no more threads.
-            send(&outbox, id, outcome);
-            waiting.fetch_sub(1, Ordering::SeqCst);
-        };
-        if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
-            send(&self.outbox, id, Err(error.into()));
-        }
-    }
-}
-
-fn send(outbox: &Outbox, id: u64, outcome: Result<ByteBuf, Failure>) {
-    let Ok(message) = link::encode(&FromWorker::Reply { id, outcome }) else { return };
-    // A client that has gone, or reads nothing any more, gets nothing.
-    if let Err(TrySendError::Full(message)) = outbox.try_send(message) {
-        let _ = outbox.send(message);
-    }
+/// What calls that have begun may wait for, and what tells who is there.
+fn is_answered_to_the_end(request: &Request) -> bool {
+    matches!(request, Request::Hello { .. } | Request::Answer { .. } | Request::Shutdown { .. })
 }
 
 impl fmt::Debug for Server {
@@ -340,6 +350,7 @@ mod tests {
     use codeagent_test_support::TempWorkspace;
 
     use super::*;
+    use crate::outbox::MAX_CALLS;
 
     #[test]
     fn a_client_that_reads_nothing_gets_no_more_threads_than_calls_may_wait() {
@@ -360,6 +371,6 @@ mod tests {
         };
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let calls = tasks.filter(named_call).count();
-        assert!(calls <= MAX_WAITING_CALLS, "{calls} threads");
+        assert!(calls <= MAX_CALLS, "{calls} threads");
     }
 }

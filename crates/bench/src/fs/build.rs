@@ -37,7 +37,7 @@ fn cargo_build(dir: &Path) -> Result<()> {
         .current_dir(dir))
 }
 
-fn make_crate(root: &Path) -> Result<()> {
+pub(crate) fn make_crate(root: &Path) -> Result<()> {
     let manifest =
         "[package]\nname = \"sample\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[workspace]\n";
     fs::create_dir_all(root.join("src"))?;

@@ -43,7 +43,7 @@ pub(super) fn measure(bench: &Bench<'_>) -> Result<Vec<Row>> {
 }
 
 /// Two branches: the other one has 1,000 files changed, 100 added and 100 removed.
-fn make_repository(work: &Path, tree: &Tree) -> Result<()> {
+pub(crate) fn make_repository(work: &Path, tree: &Tree) -> Result<()> {
     tree.fill(work)?;
     git(work, ["init", "--quiet", "--initial-branch=main"])?;
     git(work, ["add", "--all"])?;

@@ -46,7 +46,7 @@ fn npm_install(dir: &Path, cache: &Path, archive: &Path) -> Result<()> {
         .current_dir(dir))
 }
 
-fn pack_dependency(work: &Path) -> Result<()> {
+pub(crate) fn pack_dependency(work: &Path) -> Result<()> {
     let dependency = work.join("dependency");
     Tree::new(3_000, 2048)?.fill(&dependency)?;
     let manifest = "{\"name\": \"dependency\", \"version\": \"1.0.0\"}";

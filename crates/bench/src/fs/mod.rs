@@ -21,6 +21,14 @@ use crate::table::Row;
 
 pub(crate) use settings::Settings;
 
+/// What other benchmarks work on, too.
+pub(crate) mod samples {
+    pub(crate) use super::build::make_crate;
+    pub(crate) use super::git::make_repository;
+    pub(crate) use super::install::pack_dependency;
+    pub(crate) use super::programs::require;
+}
+
 /// What every group of rows needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bench<'a> {

@@ -27,7 +27,7 @@ pub(super) fn remove_all(dir: &Path) -> Result<()> {
 }
 
 /// Without the program there is nothing to measure.
-pub(super) fn require(program: &str) -> Result<()> {
+pub(crate) fn require(program: &str) -> Result<()> {
     match Command::new(program).arg("--version").output() {
         Ok(output) if output.status.success() => Ok(()),
         _ => Err(NotMeasured(format!("{program} is not installed")).into()),

@@ -25,6 +25,8 @@ pub enum StagedChange {
     /// What lies at `staged` in the staging directory, with everything below it, comes to `path`
     /// and replaces what is there.
     Place { path: RelPathBuf, staged: RelPathBuf },
+    /// As [`StagedChange::Place`], but it is the file at `path`, with other content.
+    Edit { path: RelPathBuf, staged: RelPathBuf },
     /// Mode, owner, times and attributes of the directory at `path` become those of `staged`.
     Attributes { path: RelPathBuf, staged: RelPathBuf },
 }
@@ -32,9 +34,10 @@ pub enum StagedChange {
 impl StagedChange {
     pub(super) fn path(&self) -> RelPath<'_> {
         match self {
-            Self::Remove { path } | Self::Place { path, .. } | Self::Attributes { path, .. } => {
-                path.as_path()
-            }
+            Self::Remove { path }
+            | Self::Place { path, .. }
+            | Self::Edit { path, .. }
+            | Self::Attributes { path, .. } => path.as_path(),
         }
     }
 }
@@ -111,7 +114,7 @@ impl UndoEngine {
             StagedChange::Attributes { path, .. } => {
                 self.judge_path(path.as_path(), PathUse::Attributes, step)
             }
-            StagedChange::Place { path, staged } => {
+            StagedChange::Place { path, staged } | StagedChange::Edit { path, staged } => {
                 let exists =
                     self.workspace.tree.stat(path.as_path()).map_err(UndoError::host)?.is_some();
                 let usage = if exists { PathUse::Write } else { PathUse::Appear };
@@ -165,6 +168,9 @@ impl UndoEngine {
             return Ok(());
         };
         let config = self.safeguards.read();
+        if config.asks_nothing() {
+            return Ok(());
+        }
         let mut safeguards = step.safeguards.lock();
         let deletes_before = safeguards.deletes;
         for change in changes {
@@ -177,13 +183,18 @@ impl UndoEngine {
                     let count = self.entries_at(path, &present, config.delete_threshold)?;
                     safeguards.on_delete(&config, id, path, count)
                 }
+                StagedChange::Edit { .. } => {
+                    safeguards.on_overwrite(&config, id, path, present.size)
+                }
                 StagedChange::Place { staged, .. } => {
                     let stays = staging
                         .stat(staged.as_path())
                         .map_err(UndoError::host)?
                         .is_some_and(|staged| staged.file_type() == present.file_type());
                     if stays && present.is_file() {
-                        safeguards.on_overwrite(&config, id, path, present.size)
+                        safeguards
+                            .on_overwrite(&config, id, path, present.size)
+                            .or_else(|| safeguards.on_rename_over(&config, id, path))
                     } else {
                         let count = self.entries_at(path, &present, config.delete_threshold)?;
                         safeguards.on_delete(&config, id, path, count)
@@ -233,7 +244,7 @@ impl UndoEngine {
                     self.adopt_removal(recorder, path.as_path())?;
                     report.removed += 1;
                 }
-                StagedChange::Place { path, staged } => {
+                StagedChange::Place { path, staged } | StagedChange::Edit { path, staged } => {
                     self.adopt_entry(recorder, path.as_path(), staging, staged.as_path())?;
                     report.placed += 1;
                 }

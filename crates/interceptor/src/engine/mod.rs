@@ -111,7 +111,9 @@ impl UndoEngine {
         let tree = Tree::open(&way_in).map_err(unusable)?;
         let (probe, durable) = (config.probe(), config.durable);
         let working = (config.working_dir.as_path(), way_in.as_path());
-        let opened = Store::open(&config.undo_dir, working, probe, durable)?;
+        let way_into_undo = config.way_into_undo();
+        let undo = (config.undo_dir.as_path(), way_into_undo.as_deref());
+        let opened = Store::open(undo, working, probe, durable)?;
         let (store, disabled) = match opened {
             Versioned::Current(store) => (store, None),
             Versioned::Other { store, found } => (store, Some(found)),

@@ -58,6 +58,10 @@ type Time = (i64, u32);
 struct Difference {
     changes: Vec<StagedChange>,
     report: OverlayReport,
+    /// Directories that come as a whole.
+    whole: Vec<(RelPathBuf, Entry<'static>)>,
+    /// Something of the lower layer is not where it was: it may be anywhere, marks and all.
+    moved: bool,
 }
 
 impl UndoEngine {
@@ -86,7 +90,7 @@ impl UndoEngine {
         }
         self.look_like_the_root(&up).map_err(failed())?;
         staged.since.insert(number, since);
-        Ok(Staging { number, path })
+        Ok(Staging { number, path: self.workspace.store.named(path) })
     }
 
     /// The top of an overlay is the top of its upper layer.
@@ -108,7 +112,7 @@ impl UndoEngine {
         let up = path.join("up");
         let tree = Tree::open(&up).map_err(UndoError::io("opening staged changes"))?;
         self.workspace.tree.forget_dirs();
-        let Difference { changes, mut report } = self.difference(&tree, since)?;
+        let Difference { changes, mut report, .. } = self.difference(&tree, since)?;
         drop(tree);
         if !changes.is_empty() {
             let protected = std::mem::take(&mut report.adopted.protected);
@@ -148,11 +152,19 @@ impl UndoEngine {
             for name in names {
                 let path = at.as_path().join(&name).map_err(|_| errno(Errno::INVAL))?;
                 let entry = dir.entry(name).owned();
-                if self.compare(&state, path.as_path(), &entry, since, &mut difference)? {
+                if self.compare(path.as_path(), &entry, since, &mut difference)? {
                     pending.push(path);
                 }
             }
             merged.push(at);
+        }
+        for (path, entry) in std::mem::take(&mut difference.whole) {
+            if difference.moved || self.config.paths.guards_below(path.as_path()) {
+                self.clean_below(&state, path.as_path(), &entry, &mut difference)?;
+            }
+            OverlayMarks::of(&entry)
+                .and_then(|marks| marks.strip(&entry))
+                .map_err(UndoError::host)?;
         }
         let worked_in: HashSet<RelPathBuf> = difference
             .changes
@@ -178,7 +190,6 @@ impl UndoEngine {
     /// layers, to be looked into.
     fn compare(
         &self,
-        state: &State,
         path: RelPath<'_>,
         entry: &Entry<'_>,
         since: Time,
@@ -188,6 +199,7 @@ impl UndoEngine {
         let present = self.workspace.tree.stat(path).map_err(UndoError::host)?;
         let is_newer = present.is_some_and(|present| !present.is_dir() && present.ctime >= since);
         if stamp.is_whiteout() {
+            into.moved = true;
             if present.is_some() {
                 into.changes.push(StagedChange::Remove { path: path.to_buf() });
                 into.report.changed_meanwhile.extend(is_newer.then(|| path.to_buf()));
@@ -204,9 +216,16 @@ impl UndoEngine {
             if merges {
                 return Ok(true);
             }
-            self.clean_below(state, path, entry, into)?;
+            let parent = path.parent().unwrap_or(RelPath::ROOT);
+            let parent = self.workspace.tree.stat(parent).map_err(UndoError::host)?;
+            // It may have been there below, and somebody has removed it meanwhile.
+            let was_there = parent.is_none_or(|parent| parent.ctime >= since);
+            into.moved |= present.is_some() || marks.copied_up || was_there;
+            into.whole.push((path.to_buf(), entry.clone().into_owned()));
+        } else {
+            marks.strip(entry).map_err(UndoError::host)?;
+            into.moved |= present.is_some() && !(marks.copied_up && stamp.links == 1);
         }
-        marks.strip(entry).map_err(UndoError::host)?;
         let (path, staged) = (path.to_buf(), path.to_buf());
         // With a further name by now, it has to come along with that.
         if marks.copied_up
@@ -222,7 +241,11 @@ impl UndoEngine {
             return Ok(false);
         }
         into.report.changed_meanwhile.extend(is_newer.then(|| path.clone()));
-        into.changes.push(StagedChange::Place { path, staged });
+        let is_edit = marks.copied_up && present.is_some_and(|present| present.is_file());
+        into.changes.push(match is_edit && stamp.is_file() {
+            true => StagedChange::Edit { path, staged },
+            false => StagedChange::Place { path, staged },
+        });
         Ok(false)
     }
 

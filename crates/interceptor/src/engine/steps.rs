@@ -157,6 +157,19 @@ impl UndoEngine {
         self.end_ambient(&mut state)
     }
 
+    /// Ends the step that is open, whoever began it, because nothing more will be served: one that
+    /// is left open counts as interrupted, and would be taken back. A transaction stays open for
+    /// that very reason.
+    pub fn end_open_step(&self) -> Result<Option<ClosedStep>> {
+        self.write_out_caches();
+        let mut state = self.state.write();
+        self.finish_interrupted(&mut state)?;
+        match &state.open {
+            Some(step) if step.kind != StepKind::Transaction => self.finish(&mut state).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     pub(super) fn ambient_expired(&self, step: &OpenStep, now: Timestamp) -> bool {
         let quiet =
             now.0.saturating_sub(step.last_activity_ms.load(std::sync::atomic::Ordering::Relaxed));

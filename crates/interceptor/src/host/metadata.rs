@@ -117,7 +117,18 @@ fn read_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
     entry.permitted_itself(READ, || list_xattrs(&path))
 }
 
-pub(super) fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
+fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
+    let mut xattrs = Xattrs::new();
+    for name in list_xattr_names(path)? {
+        if let Some(value) = read_xattr(path, &name)? {
+            xattrs.push((ByteBuf::from(name), ByteBuf::from(value)));
+        }
+    }
+    xattrs.sort();
+    Ok(xattrs)
+}
+
+pub(super) fn list_xattr_names(path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
     let mut names = vec![0_u8; 256];
     let length = loop {
         match rustix::fs::llistxattr(path, &mut names[..]) {
@@ -125,21 +136,15 @@ pub(super) fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
             Err(Errno::RANGE) if names.len() < XATTR_LIMIT => {
                 names.resize(names.len() * 4, 0);
             }
-            Err(errno) if unsupported(errno) => return Ok(Xattrs::new()),
+            Err(errno) if unsupported(errno) => return Ok(Vec::new()),
             Err(errno) => return Err(errno.into()),
         }
     };
-    let mut xattrs = Xattrs::new();
-    for name in names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        if let Some(value) = read_xattr(path, name)? {
-            xattrs.push((ByteBuf::from(name.to_vec()), ByteBuf::from(value)));
-        }
-    }
-    xattrs.sort();
-    Ok(xattrs)
+    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    Ok(names.map(<[u8]>::to_vec).collect())
 }
 
-fn read_xattr(path: &[u8], name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn read_xattr(path: &[u8], name: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0_u8; 256];
     loop {
         match rustix::fs::lgetxattr(path, name, &mut value[..]) {

@@ -6,7 +6,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::lend::{READ, WRITE};
-use super::metadata::{list_xattrs, proc_path};
+use super::metadata::{list_xattr_names, proc_path, read_xattr};
 use super::{Entry, Stamp};
 
 /// Attributes of the overlay itself.
@@ -15,7 +15,7 @@ const PREFIX: &[u8] = b"user.overlay.";
 const ESCAPED: &[u8] = b"user.overlay.overlay.";
 
 /// What the overlay notes about an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct OverlayMarks {
     /// A directory that hides what is below it in the lower layer.
     pub(crate) opaque: bool,
@@ -23,48 +23,53 @@ pub(crate) struct OverlayMarks {
     pub(crate) impure: bool,
     /// It came from the lower layer, with its content.
     pub(crate) copied_up: bool,
-    /// There is something to be taken away.
-    pub(crate) any: bool,
+    /// The attributes that say so, and those that programs have set and that look like them.
+    names: Vec<Vec<u8>>,
 }
 
 impl OverlayMarks {
     pub(crate) fn of(entry: &Entry<'_>) -> io::Result<Self> {
         let path = proc_path(entry);
-        let attributes = entry.permitted_itself(READ, || list_xattrs(&path))?;
+        let names = entry.permitted_itself(READ, || list_xattr_names(&path))?;
         let mut marks = Self::default();
-        for (name, value) in &attributes {
+        for name in names {
             let Some(mark) = name.strip_prefix(PREFIX) else { continue };
-            marks.any = true;
             match mark {
-                b"opaque" => marks.opaque = value.as_slice() == b"y",
+                b"opaque" => {
+                    let value = entry.permitted_itself(READ, || read_xattr(&path, &name))?;
+                    marks.opaque = value.as_deref() == Some(b"y");
+                }
                 b"impure" => marks.impure = true,
                 b"origin" => marks.copied_up = true,
                 _ => {}
             }
+            marks.names.push(name);
         }
         Ok(marks)
     }
 
     /// Leaves the entry with the attributes that programs in the overlay see.
-    pub(crate) fn strip(self, entry: &Entry<'_>) -> io::Result<()> {
-        if !self.any {
+    pub(crate) fn strip(&self, entry: &Entry<'_>) -> io::Result<()> {
+        if self.names.is_empty() {
             return Ok(());
         }
         let path = proc_path(entry);
         entry.permitted_itself(READ | WRITE, || {
-            let attributes = list_xattrs(&path)?;
-            for (name, _) in attributes.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
+            let mut meant = Vec::new();
+            for name in self.names.iter().filter(|name| name.starts_with(ESCAPED)) {
+                if let Some(value) = read_xattr(&path, name)? {
+                    meant.push(([PREFIX, &name[ESCAPED.len()..]].concat(), value));
+                }
+            }
+            for name in &self.names {
                 match rustix::fs::lremovexattr(&path, name.as_slice()) {
                     Ok(()) | Err(Errno::NODATA) => {}
                     Err(errno) => return Err(errno.into()),
                 }
             }
-            for (name, value) in &attributes {
-                if let Some(meant) = name.strip_prefix(ESCAPED) {
-                    let meant = [PREFIX, meant].concat();
-                    let flags = rustix::fs::XattrFlags::empty();
-                    rustix::fs::lsetxattr(&path, meant.as_slice(), value, flags)?;
-                }
+            for (name, value) in &meant {
+                let flags = rustix::fs::XattrFlags::empty();
+                rustix::fs::lsetxattr(&path, name.as_slice(), value, flags)?;
             }
             Ok(())
         })

@@ -35,7 +35,10 @@ impl Default for Counters {
 
 /// An open undo directory, locked by this process.
 pub(crate) struct Store {
+    /// Leads there.
     root: PathBuf,
+    /// What people call it; may lead elsewhere.
+    name: PathBuf,
     /// Holds the lock until dropped.
     _lock: Lock,
     pub(crate) probe: Probe,
@@ -58,16 +61,20 @@ pub(crate) enum Versioned {
 
 impl Store {
     /// Opens or makes the undo directory of a working directory, which is given by its canonical
-    /// path and a path that leads to it.
+    /// path and a path that leads to it. So is an undo directory that somebody has opened already.
     pub(crate) fn open(
-        undo: &Path,
+        (undo, way_in): (&Path, Option<&Path>),
         working: (&Path, &Path),
         probe: Probe,
         durable: bool,
     ) -> Result<Versioned> {
         let unusable = |source| UndoError::UndoDirUnusable { path: undo.into(), source };
-        let root = claim::planned_location(undo).map_err(unusable)?;
-        claim::check_apart(&root, working.0)?;
+        let name = match way_in {
+            Some(_) => undo.to_path_buf(),
+            None => claim::planned_location(undo).map_err(unusable)?,
+        };
+        claim::check_apart(&name, working.0)?;
+        let root = way_in.unwrap_or(&name).to_path_buf();
         match fs::DirBuilder::new().mode(0o700).create(&root) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 return Err(unusable(error));
@@ -79,6 +86,7 @@ impl Store {
             _lock: Lock::take(&root, undo)?,
             reserve: Reserve::at(&root),
             root,
+            name,
             probe,
             places: Mutex::new(HashMap::new()),
             background: Background::start().map_err(unusable)?,
@@ -114,7 +122,10 @@ impl Store {
         fs::rename(new, self.root.join("version"))?;
         if self.durable {
             self.sync("")?;
-            File::open(self.root.parent().unwrap_or(&self.root))?.sync_all()?;
+            // Whoever opened it, and may have made it, has seen to that.
+            if self.root == self.name {
+                File::open(self.root.parent().unwrap_or(&self.root))?.sync_all()?;
+            }
         }
         Ok(())
     }
@@ -136,7 +147,7 @@ impl Store {
     /// did not make stays. A crash in between leaves a log that can be opened: directories go as a
     /// whole, and `version` and `workdir` are replaced, never missing.
     pub(crate) fn reinitialise(&self, working: (&Path, &Path)) -> Result<()> {
-        let unusable = |source| UndoError::UndoDirUnusable { path: self.root.clone(), source };
+        let unusable = |source| UndoError::UndoDirUnusable { path: self.name.clone(), source };
         self.make_dir("trash").map_err(unusable)?;
         for name in claim::DIRS.into_iter().filter(|name| *name != "trash") {
             let gone = self.free_name("trash", name);
@@ -183,6 +194,14 @@ impl Store {
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The same path, as others call it.
+    pub(crate) fn named(&self, path: PathBuf) -> PathBuf {
+        match path.strip_prefix(&self.root) {
+            Ok(below) => self.name.join(below),
+            Err(_) => path,
+        }
     }
 
     pub(crate) fn barriers_path(&self) -> PathBuf {
@@ -284,13 +303,13 @@ impl Store {
         Ok(self.background.count_later(dir.objects()?, directories))
     }
 
-    /// Sets a journal aside that must not be replayed.
+    /// Sets a journal aside that must not be replayed, and says where.
     pub(crate) fn quarantine(&self, dir: &StepDir, sequence: u64) -> io::Result<PathBuf> {
         self.probe.reach(Point::Promotion)?;
         self.make_dir("quarantine")?;
         let place = self.free_name("quarantine", sequence);
         fs::rename(dir.path(), &place)?;
-        Ok(place)
+        Ok(self.named(place))
     }
 
     fn free_name(&self, which: &str, stem: impl std::fmt::Display) -> PathBuf {

@@ -138,9 +138,16 @@ impl Drop for Process {
 
 /// `codeagent-mount` on the folder of a workspace.
 pub(crate) fn binary(workspace: &TempWorkspace, point: &Path, extra: &[&str]) -> Command {
+    let mut command = binary_with(workspace, point, workspace.undo());
+    command.args(extra);
+    command
+}
+
+/// As [`binary`], with another undo directory.
+pub(crate) fn binary_with(workspace: &TempWorkspace, point: &Path, undo: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_codeagent-mount"));
     command.arg("--source-dir").arg(workspace.working());
-    command.arg("--mount-point").arg(point).arg("--undo-dir").arg(workspace.undo());
-    command.args(extra).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg("--mount-point").arg(point).arg("--undo-dir").arg(undo);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

@@ -1,0 +1,46 @@
+//! What a sandbox costs a command that does nothing.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use codeagent_namespace::View;
+
+use super::session::{Session, Way, has_bubblewrap};
+use crate::place::Place;
+use crate::sample::Samples;
+use crate::table::{Bar, Row, Value};
+
+/// More than others: one takes milliseconds.
+const TIMES: u32 = 10;
+
+pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
+    let scratch = place.scratch(64 << 20)?;
+    let session = Session::new(&scratch, scratch.work(), "start")?;
+    let mut ways = vec![Way::Native, Way::Ours(View::Transactional), Way::Ours(View::Live)];
+    if has_bubblewrap() {
+        ways.push(Way::Bubblewrap);
+    }
+    let mut times: Vec<Samples> = ways.iter().map(|_| Samples::default()).collect();
+    for round in 0..repetitions * TIMES {
+        for (way, samples) in ways.iter().zip(&mut times) {
+            let took = session.run(*way, "true")?;
+            // The first ones find nothing in the caches.
+            if round > 1 {
+                samples.push(took.all);
+            }
+        }
+    }
+    let native = times[0].median();
+    let bar = Bar::AtMost(Value::Time(Duration::from_millis(30)));
+    let rows = ways.iter().zip(&times).skip(1).map(|(way, samples)| {
+        let over = samples.median().saturating_sub(native);
+        match way {
+            Way::Ours(View::Transactional) => Row::time("start and stop, over native", over, bar),
+            Way::Ours(View::Live) => {
+                Row::time("start and stop, live view, over native", over, Bar::None)
+            }
+            _ => Row::time("start and stop, bubblewrap, over native", over, Bar::None),
+        }
+    });
+    Ok(rows.collect())
+}

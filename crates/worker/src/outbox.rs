@@ -1,0 +1,184 @@
+//! What is on its way to one client: replies to its calls, and events.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use serde_bytes::ByteBuf;
+
+use crate::link;
+use crate::protocol::{Event, Failure, FromWorker};
+
+/// Calls of one client that may wait at once: for a safeguard's answer, for quiet.
+pub(crate) const MAX_CALLS: usize = 64;
+
+/// Messages a client may leave unread.
+const MAX_UNREAD: usize = 1024;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    unread: VecDeque<Vec<u8>>,
+    /// One more, which is being written.
+    writing: bool,
+    /// Calls that have no reply yet.
+    calls: usize,
+    /// No more calls will come.
+    heard_all: bool,
+    /// Nothing can be written any more.
+    broken: bool,
+    subscribed: bool,
+    /// Events for which there was no room.
+    missed: u64,
+}
+
+impl Outbox {
+    /// Whether there may be one more call, to which then belongs one reply.
+    pub(crate) fn begin_call(&self) -> bool {
+        let mut state = self.state.lock();
+        let admitted = state.calls < MAX_CALLS;
+        state.calls += usize::from(admitted);
+        admitted
+    }
+
+    pub(crate) fn reply(&self, id: u64, outcome: Result<ByteBuf, Failure>) {
+        self.refuse(id, outcome);
+        // Only now: who does not read gets no more threads.
+        self.state.lock().calls -= 1;
+        self.changed.notify_all();
+    }
+
+    /// A reply to what never became a call. Waits for room.
+    pub(crate) fn refuse(&self, id: u64, outcome: Result<ByteBuf, Failure>) {
+        let Ok(message) = link::encode(&FromWorker::Reply { id, outcome }) else { return };
+        let mut state = self.state.lock();
+        while state.unread.len() >= MAX_UNREAD && !state.broken {
+            self.changed.wait(&mut state);
+        }
+        if !state.broken {
+            state.unread.push_back(message);
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn subscribe(&self) {
+        self.state.lock().subscribed = true;
+    }
+
+    /// Never waits: it is called in the middle of operations. An event for which there is no room
+    /// is lost, and the client learns of that.
+    pub(crate) fn tell(&self, message: &[u8]) {
+        let mut state = self.state.lock();
+        if !state.subscribed || state.broken {
+            return;
+        }
+        if state.unread.len() >= MAX_UNREAD {
+            state.missed += 1;
+        } else {
+            state.unread.push_back(message.to_vec());
+            self.changed.notify_all();
+        }
+    }
+
+    /// For whoever writes: the next message, once the last one has been written. `None` after the
+    /// reply to the last call.
+    pub(crate) fn next(&self) -> Option<Vec<u8>> {
+        let mut state = self.state.lock();
+        state.writing = false;
+        self.changed.notify_all();
+        loop {
+            if let Some(message) = state.unread.pop_front() {
+                state.writing = true;
+                // In the place of those that are missing.
+                if state.missed > 0 {
+                    let lagged = Event::Lagged { missed: std::mem::take(&mut state.missed) };
+                    state.unread.extend(link::encode(&FromWorker::Event(lagged)));
+                }
+                return Some(message);
+            }
+            if state.broken || (state.heard_all && state.calls == 0) {
+                return None;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// Of whoever reads: no more calls will come.
+    pub(crate) fn heard_all(&self) {
+        self.state.lock().heard_all = true;
+        self.changed.notify_all();
+    }
+
+    /// Of whoever writes: the client is not there any more.
+    pub(crate) fn broke(&self) {
+        let mut state = self.state.lock();
+        (state.broken, state.writing) = (true, false);
+        state.unread.clear();
+        self.changed.notify_all();
+    }
+
+    /// Waits until every call has its reply and all is written, or that is not to be expected.
+    pub(crate) fn settle(&self, deadline: Instant) {
+        let mut state = self.state.lock();
+        let busy = |state: &State| {
+            state.calls > 0 || (!state.broken && (state.writing || !state.unread.is_empty()))
+        };
+        while busy(&state) && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn decode(message: &[u8]) -> FromWorker {
+        link::decode(message).unwrap()
+    }
+
+    /// Before, it just got no more events.
+    #[test]
+    fn who_reads_too_slowly_learns_how_many_events_are_missing_and_gets_those_that_follow() {
+        let outbox = Outbox::default();
+        let event = link::encode(&FromWorker::Event(Event::Detached)).unwrap();
+        outbox.tell(&event); // nobody has asked for it
+        outbox.subscribe();
+        for _ in 0..MAX_UNREAD + 5 {
+            outbox.tell(&event);
+        }
+        for _ in 0..MAX_UNREAD {
+            assert!(matches!(decode(&outbox.next().unwrap()), FromWorker::Event(Event::Detached)));
+        }
+        outbox.tell(&event);
+        let FromWorker::Event(lagged) = decode(&outbox.next().unwrap()) else { panic!() };
+        assert_eq!(lagged, Event::Lagged { missed: 5 });
+        assert!(matches!(decode(&outbox.next().unwrap()), FromWorker::Event(Event::Detached)));
+        outbox.heard_all();
+        assert_eq!(outbox.next(), None);
+    }
+
+    #[test]
+    fn replies_are_never_lost_and_wait_for_room() {
+        let outbox = Outbox::default();
+        let calls = MAX_UNREAD as u64 + 10;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for id in 0..calls {
+                    assert!(outbox.begin_call());
+                    outbox.reply(id, Ok(ByteBuf::new()));
+                }
+                outbox.heard_all();
+            });
+            let seen = std::iter::from_fn(|| outbox.next()).map(|message| match decode(&message) {
+                FromWorker::Reply { id, .. } => id,
+                FromWorker::Event(event) => panic!("{event:?}"),
+            });
+            assert!(seen.eq(0..calls));
+        });
+    }
+}
