@@ -75,7 +75,7 @@ pub enum RunError {
     Lost(Outcome),
     /// No room for it, a safeguard that was denied: the folders are as before.
     #[error("the command ended, and nothing of what it did was kept: {reason}")]
-    NotKept { outcome: Outcome, reason: WorkerError },
+    NotKept { outcome: Outcome, reason: Box<WorkerError> },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -152,7 +152,7 @@ impl Executor {
         let reports = steps.iter_mut().map(settle).collect::<Result<Vec<_>, _>>();
         let reports = match reports {
             Ok(reports) => reports,
-            Err(reason) => return Err(RunError::NotKept { outcome, reason }),
+            Err(reason) => return Err(RunError::NotKept { outcome, reason: Box::new(reason) }),
         };
         let mut done = Vec::new();
         for (step, report) in steps.into_iter().zip(reports) {
