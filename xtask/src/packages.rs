@@ -19,6 +19,7 @@ pub(crate) const FOR_TESTS: &[Needed] = &[
     Needed { program: "fusermount3", package: "fuse3" },
     Needed { program: "pgrep", package: "procps" },
     Needed { program: "npm", package: "npm" },
+    Needed { program: "python3", package: "python3" },
     Needed { program: "rsync", package: "rsync" },
     Needed { program: "sqlite3", package: "sqlite3" },
     Needed { program: "stress-ng", package: "stress-ng" },

@@ -332,8 +332,17 @@ impl UndoEngine {
             .stat()
             .map_err(UndoError::host)?
             .ok_or_else(|| UndoError::host(Errno::NOENT.into()))?;
-        self.capture_attributes(recorder, path, &found)?;
-        let meta = Meta::read(&source, wanted, MetaScope::Full).map_err(UndoError::host)?;
+        let mut meta = Meta::read(&source, wanted, MetaScope::Full).map_err(UndoError::host)?;
+        let present =
+            Meta::read(&found.entry, found.stamp, MetaScope::Full).map_err(UndoError::host)?;
+        if found.stamp.is_dir() && meta.differs_in_times_only(&present) {
+            // Mostly because something in it was placed or removed: that is recorded with it.
+            meta.scope = MetaScope::Times;
+            let dir = workspace.tree.owned_dir(path).map_err(UndoError::host)?;
+            recorder.touch_dir(workspace, &dir, path)?;
+        } else {
+            self.capture_attributes(recorder, path, &found)?;
+        }
         workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
         meta.apply(&found.entry).map_err(UndoError::host)
     }

@@ -326,9 +326,8 @@ impl UndoEngine {
         let (present, staged) =
             (present.map_err(UndoError::host)?, read(staged).map_err(UndoError::host)?);
         let (Some(present), Some(staged)) = (present, staged) else { return Ok(false) };
-        let shown =
-            |meta: &Meta| (meta.stamp.mode, meta.stamp.uid, meta.stamp.gid, meta.stamp.mtime);
-        Ok(shown(&present) != shown(&staged) || present.xattrs != staged.xattrs)
+        let same_times = present.stamp.mtime == staged.stamp.mtime;
+        Ok(!same_times || !present.differs_in_times_only(&staged))
     }
 
     fn has_same_content(

@@ -42,6 +42,12 @@ impl Meta {
         Ok(Self { stamp, scope, xattrs })
     }
 
+    /// Mode, owner and attributes are the same.
+    pub(crate) fn differs_in_times_only(&self, other: &Self) -> bool {
+        let shown = |meta: &Self| (meta.stamp.mode, meta.stamp.uid, meta.stamp.gid);
+        shown(self) == shown(other) && self.xattrs == other.xattrs
+    }
+
     /// Makes the entry look like this again. Owner first, because changing it clears set-id bits;
     /// attributes before the mode, because setting an ACL rewrites it; the time last.
     pub(crate) fn apply(&self, entry: &Entry<'_>) -> io::Result<()> {
