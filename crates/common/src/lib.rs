@@ -5,6 +5,8 @@
 mod change;
 mod error_code;
 mod path;
+#[cfg(unix)]
+pub mod path_bytes;
 mod policy;
 mod safeguard;
 mod step;

@@ -73,6 +73,9 @@ pub enum RunError {
     Worker(#[from] WorkerError),
     #[error("the command did not run to its end, and nothing of it was kept ({})", reason(.0))]
     Lost(Outcome),
+    /// No room for it, a safeguard that was denied: the folders are as before.
+    #[error("the command ended, and nothing of what it did was kept: {reason}")]
+    NotKept { outcome: Outcome, reason: Box<WorkerError> },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -134,20 +137,23 @@ impl Executor {
             started => started?,
         };
         let Started { sandbox, mut steps, view } = started;
-        let outcome = converse(sandbox.channel(), exec, orders, output)?;
+        let outcome = converse(sandbox.channel(), exec, orders, output);
         let confinement = sandbox.confinement();
         let limits_are_shared = sandbox.limits_are_shared();
-        // Nothing of the command may be left when its changes are looked at.
+        // Nothing of the command may be left when its changes are looked at, or taken back.
         sandbox.end()?;
+        let outcome = outcome?;
         if !matches!(outcome, Outcome::Completed { .. }) {
             return Err(RunError::Lost(outcome));
         }
         let ended = Instant::now();
         // All of them before the first is final.
-        let mut reports = Vec::new();
-        for step in steps.iter_mut() {
-            reports.push(step.as_mut().map(Step::settle).transpose()?);
-        }
+        let settle = |step: &mut Option<Step<'_>>| step.as_mut().map(Step::settle).transpose();
+        let reports = steps.iter_mut().map(settle).collect::<Result<Vec<_>, _>>();
+        let reports = match reports {
+            Ok(reports) => reports,
+            Err(reason) => return Err(RunError::NotKept { outcome, reason: Box::new(reason) }),
+        };
         let mut done = Vec::new();
         for (step, report) in steps.into_iter().zip(reports) {
             let closed = step.map(|step| step.close(outcome.exit_code())).transpose()?;

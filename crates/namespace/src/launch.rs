@@ -6,6 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::Signal;
+
 use crate::cgroup::Cgroup;
 use crate::link;
 use crate::report::{Confinement, Failed, News};
@@ -19,6 +22,8 @@ pub(crate) const ARGUMENT: &str = "--codeagent-namespace";
 #[derive(Debug)]
 pub struct Sandbox {
     guard: Child,
+    /// Process 1, once it is ready. Everything else inside ends before it does.
+    first: Option<OwnedFd>,
     setup: UnixStream,
     channel: UnixStream,
     confinement: Confinement,
@@ -51,7 +56,8 @@ impl Sandbox {
                     serve(devices)?;
                     (&sandbox.setup).write_all(b"!").map_err(StartError::from)?;
                 }
-                ((News::Ready(confinement), _), _) => {
+                ((News::Ready(confinement), first), _) => {
+                    sandbox.first = first.into_iter().next();
                     sandbox.confinement = confinement;
                     return Ok(sandbox);
                 }
@@ -80,7 +86,7 @@ impl Sandbox {
         // Before it forks: what it starts is in there, too.
         let cgroup = Cgroup::around(guard.id(), &spec.limits);
         let confinement = Confinement { landlock: false, seccomp: false, capabilities: false };
-        Ok((Self { guard, setup, channel, confinement, cgroup }, control))
+        Ok((Self { guard, first: None, setup, channel, confinement, cgroup }, control))
     }
 
     fn hear(&self) -> Result<(News, Vec<OwnedFd>), StartError> {
@@ -110,7 +116,14 @@ impl Sandbox {
 
     fn finish(&mut self) -> io::Result<()> {
         let _ = self.setup.shutdown(std::net::Shutdown::Both);
-        self.guard.wait().map(|_| ())
+        self.guard.wait()?;
+        // The guard may have been killed, and then process 1 dies a moment after it.
+        if let Some(first) = &self.first {
+            let _ = rustix::process::pidfd_send_signal(first, Signal::KILL);
+            let mut ended = [PollFd::new(first, PollFlags::IN)];
+            rustix::io::retry_on_intr(|| poll(&mut ended, None))?;
+        }
+        Ok(())
     }
 }
 

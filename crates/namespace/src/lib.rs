@@ -8,7 +8,9 @@
 
 mod cgroup;
 mod conversation;
+mod ephemeral;
 mod executor;
+mod facts;
 mod inside;
 mod launch;
 mod link;
@@ -23,6 +25,7 @@ use std::process::ExitCode;
 
 pub use conversation::{ConversationError, Order};
 pub use executor::{Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder};
+pub use facts::{Fact, FactId, FactsRequest, Presence, facts};
 pub use launch::{Sandbox, StartError};
 pub use report::{Confinement, Failed};
 pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};
@@ -39,6 +42,10 @@ pub fn run_if_asked() -> Option<ExitCode> {
     if first == launch::ARGUMENT {
         let setup = rustix::stdio::stdin().try_clone_to_owned().ok()?;
         return Some(inside::guard(UnixStream::from(setup)));
+    }
+    if first == facts::ARGUMENT {
+        let setup = rustix::stdio::stdin().try_clone_to_owned().ok()?;
+        return Some(inside::try_everything(&UnixStream::from(setup)));
     }
     if first == "--supervise" {
         return Some(supervise(arguments.next().as_deref()));

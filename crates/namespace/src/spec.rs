@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use codeagent_common::path_bytes;
 use serde::{Deserialize, Serialize};
 
 /// Everything the process that becomes the sandbox has to know.
@@ -107,15 +108,12 @@ impl AsRef<std::path::Path> for HostPath {
 
 impl Serialize for HostPath {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use std::os::unix::ffi::OsStrExt;
-        serializer.serialize_bytes(self.0.as_os_str().as_bytes())
+        path_bytes::serialize(&self.0, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for HostPath {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use std::os::unix::ffi::OsStringExt;
-        let bytes = serde_bytes::ByteBuf::deserialize(deserializer)?.into_vec();
-        Ok(Self(std::ffi::OsString::from_vec(bytes).into()))
+        path_bytes::deserialize(deserializer).map(Self)
     }
 }

@@ -9,8 +9,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use codeagent_control::ByteString;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::GATEWAY_PORT;
+use crate::ephemeral::{self, Ephemeral};
 use crate::spec::{Home, HostPath, Limits, Network, Toolchain};
 
 /// The system, read-only.
@@ -140,9 +142,11 @@ pub struct Surroundings {
     policy: Policy,
     home: PathBuf,
     state: PathBuf,
+    toolchains: PathBuf,
     /// Held by the one session that may keep what its commands install.
     _lock: Option<File>,
-    toolchains: PathBuf,
+    /// What goes with this value.
+    _own: Option<Ephemeral>,
 }
 
 impl Surroundings {
@@ -154,23 +158,27 @@ impl Surroundings {
                 .ok_or_else(|| io::Error::other("the home directory is not known; set HOME"))?,
         };
         make_dir(&policy.state_dir)?;
-        let own = policy.state_dir.join(format!("ephemeral-{}", std::process::id()));
+        ephemeral::remove_orphans(&policy.state_dir)?;
+        let persistent = policy.state_dir.join("persistent");
+        let lock = match policy.keep {
+            Keep::Persistent => lock_first(&persistent)?,
+            Keep::Ephemeral => None,
+        };
+        let own = match &lock {
+            Some(_) => None,
+            None => Some(Ephemeral::make(&policy.state_dir)?),
+        };
+        let own_dir = own.as_ref().map_or(persistent.as_path(), Ephemeral::path).to_owned();
         let state = match policy.keep {
-            Keep::Persistent => policy.state_dir.join("persistent"),
-            Keep::Ephemeral => own.clone(),
+            Keep::Persistent => persistent,
+            Keep::Ephemeral => own_dir.clone(),
         };
-        make_dir(&state)?;
         // An overlay has one writer: who comes second gets layers of its own.
-        let lock = File::create(state.join("lock"))?;
-        let only_one = rustix::fs::FlockOperation::NonBlockingLockExclusive;
-        let (lock, layers) = match rustix::fs::flock(&lock, only_one) {
-            Ok(()) => (Some(lock), state.join("toolchains")),
-            Err(_) => (None, own.join("toolchains")),
-        };
+        let toolchains = own_dir.join("toolchains");
         for dir in ["home", "tmp"] {
             make_dir(&state.join(dir))?;
         }
-        Ok(Self { policy, home, state, _lock: lock, toolchains: layers })
+        Ok(Self { policy, home, state, toolchains, _lock: lock, _own: own })
     }
 
     pub(crate) fn network(&self) -> &Network {
@@ -287,17 +295,16 @@ impl Surroundings {
     }
 }
 
-impl Drop for Surroundings {
-    fn drop(&mut self) {
-        let own = self.policy.state_dir.join(format!("ephemeral-{}", std::process::id()));
-        if own.exists() {
-            let _ = remove_tree(&own);
-        }
-    }
+/// Makes a directory and locks it; `None` if somebody else has.
+fn lock_first(dir: &Path) -> io::Result<Option<File>> {
+    make_dir(dir)?;
+    let lock = File::create(dir.join("lock"))?;
+    let is_first = flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+    Ok(is_first.then_some(lock))
 }
 
 /// Removes a directory with everything in it, also what its owner may not look into.
-fn remove_tree(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
@@ -317,6 +324,6 @@ fn remove_tree(path: &Path) -> io::Result<()> {
 }
 
 /// For its owner only; one that exists already will do.
-fn make_dir(path: &Path) -> io::Result<()> {
+pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }

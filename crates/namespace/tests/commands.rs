@@ -8,18 +8,23 @@ mod common;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use codeagent_control::{Cause, CommandLine, Exec, Outcome, PtySize, Stdin};
+use codeagent_control::{Cause, Outcome, PtySize, Stdin};
 use codeagent_interceptor::{ClosedStep, OnConflict};
 use codeagent_namespace::{Keep, Order, View};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{Session, eventually, sh};
-
-fn shell(script: &str) -> Exec {
-    Exec::new(CommandLine::Shell(script.into()))
-}
+use common::{Session, as_ordinary_user_with_fuse, eventually, processes_that_name, sh, shell};
 
 #[test]
 fn a_command_that_destroys_everything_is_one_step_and_comes_back() {
+    destroy_everything();
+}
+
+#[test]
+fn for_an_ordinary_user_too() {
+    as_ordinary_user_with_fuse("for_an_ordinary_user_too", destroy_everything);
+}
+
+fn destroy_everything() {
     for view in [View::Transactional, View::Live] {
         let session = Session::new(|dir| sh("mkdir a; echo x > a/x; echo y > y", dir)).seen(view);
         let before = session.snapshot();
@@ -92,17 +97,14 @@ fn input_terminals_and_signals_work() {
     assert!(ran.stdout.starts_with("33 77\r\n/dev/pts/"), "{ran:?}");
 
     let (orders, taken) = channel();
-    orders.send(Order::Signal(10)).unwrap();
-    let exec = shell("trap 'echo caught; exit 3' USR1; for i in $(seq 100); do sleep 0.1; done");
-    let started = Instant::now();
-    let ran = std::thread::scope(|scope| {
-        let running = scope.spawn(|| session.run_with(exec, taken));
-        std::thread::sleep(Duration::from_millis(700));
-        orders.send(Order::Signal(10)).unwrap();
-        running.join().unwrap().unwrap()
+    let exec = shell("trap 'echo caught; exit 3' USR1; echo ready; while :; do sleep 0.1; done");
+    let ran = session.run_watched(exec, taken, |said| {
+        if said == b"ready\n" {
+            orders.send(Order::Signal(10)).unwrap();
+        }
     });
-    assert_eq!((ran.code(), &*ran.stdout), (Some(3), "caught\n"));
-    assert!(started.elapsed() < Duration::from_secs(8));
+    let ran = ran.unwrap();
+    assert_eq!((ran.code(), &*ran.stdout), (Some(3), "ready\ncaught\n"));
 }
 
 #[test]
@@ -118,8 +120,7 @@ fn what_a_command_leaves_running_ends_with_it() {
     let ran = session.try_run(exec).unwrap();
     assert_eq!(ran.stdout, "started\n");
     assert!(started.elapsed() < Duration::from_secs(10));
-    let found = std::process::Command::new("pgrep").args(["-f", &marker]).output().unwrap();
-    assert!(found.stdout.is_empty(), "{found:?}");
+    assert_eq!(processes_that_name(&marker), Vec::<u32>::new());
 }
 
 #[test]

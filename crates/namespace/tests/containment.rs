@@ -10,14 +10,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use codeagent_control::{CommandLine, Exec};
 use codeagent_namespace::{Network, RunError, View};
 use codeagent_test_support::TempWorkspace;
-use common::{Session, sh};
-
-fn shell(script: &str) -> Exec {
-    Exec::new(CommandLine::Shell(script.into()))
-}
+use common::{Session, as_ordinary_user_with_fuse, sh, shell};
 
 const VIEWS: [View; 2] = [View::Transactional, View::Live];
 
@@ -51,6 +46,15 @@ fn home() -> tempfile::TempDir {
 
 #[test]
 fn secrets_and_other_projects_are_not_there() {
+    look_for_secrets();
+}
+
+#[test]
+fn an_ordinary_user_sees_no_secrets_either() {
+    as_ordinary_user_with_fuse("an_ordinary_user_sees_no_secrets_either", look_for_secrets);
+}
+
+fn look_for_secrets() {
     let home = home();
     for view in VIEWS {
         let session =
@@ -142,6 +146,15 @@ const ATTEMPTS: &[(&str, &str)] = &[
 
 #[test]
 fn every_attempt_is_refused() {
+    attempt_everything();
+}
+
+#[test]
+fn every_attempt_of_an_ordinary_user_is_refused() {
+    as_ordinary_user_with_fuse("every_attempt_of_an_ordinary_user_is_refused", attempt_everything);
+}
+
+fn attempt_everything() {
     for view in VIEWS {
         let session = Session::new(|_| {}).seen(view);
         for (what, script) in ATTEMPTS {
@@ -157,6 +170,18 @@ fn every_attempt_is_refused() {
 
 #[test]
 fn processes_of_the_host_are_out_of_reach() {
+    reach_for_processes();
+}
+
+#[test]
+fn processes_of_an_ordinary_user_are_out_of_reach() {
+    as_ordinary_user_with_fuse(
+        "processes_of_an_ordinary_user_are_out_of_reach",
+        reach_for_processes,
+    );
+}
+
+fn reach_for_processes() {
     let mut victim = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
     let session = Session::new(|_| {});
     let ran = session.run(&format!(

@@ -11,6 +11,7 @@ pub mod fixtures;
 mod ordinary;
 mod remove;
 pub mod snapshot;
+pub mod workloads;
 mod workspace;
 
 pub use applier::{Applier, HostHook};

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use codeagent_fs::{FsConfig, InterceptedFs, raise_descriptor_limit};
@@ -138,6 +138,7 @@ fn start(
         clients,
         ending: AtomicBool::new(false),
         owner: Some(Box::new(Arc::clone(&attached))),
+        owners_step: AtomicBool::new(false),
     };
     let ambient_timeout = settings.ambient_timeout;
     let life = Life { server: Arc::new(server), attached, listener, undo_dir, ambient_timeout };
@@ -239,11 +240,25 @@ impl Life {
         if let Some(fs) = &server.fs {
             fs.wait_until_quiet(FAREWELL);
         }
-        if let Err(error) = server.engine.end_open_step() {
+        let is_unfinished = attached.was_deserted() && server.owners_step.load(Ordering::SeqCst);
+        let ended = if is_unfinished {
+            take_back_open_step(&server.engine)
+        } else {
+            server.engine.end_open_step().map(drop)
+        };
+        if let Err(error) = ended {
             server.clients.tell(warning(&error));
             server.finish_calls(LAST_WORDS);
         }
         let _ = remove_socket(&self.undo_dir);
+    }
+}
+
+/// What the owner had begun and nobody knows the end of.
+fn take_back_open_step(engine: &UndoEngine) -> Result<(), UndoError> {
+    match engine.abort_step() {
+        Ok(_) | Err(UndoError::NoStepOpen) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -268,6 +283,8 @@ struct AttachedState {
     /// Nobody has been told yet that it ended.
     just_ended: bool,
     owner_gone: bool,
+    /// It went without having said that it was done.
+    deserted: bool,
     /// For how long to wait for the front end then.
     shutting_down: Option<Duration>,
 }
@@ -298,8 +315,15 @@ impl Attached {
     }
 
     fn owner_is_gone(&self) {
-        self.state.lock().owner_gone = true;
+        let mut state = self.state.lock();
+        state.owner_gone = true;
+        state.deserted = state.shutting_down.is_none();
+        drop(state);
         self.changed.notify_all();
+    }
+
+    fn was_deserted(&self) -> bool {
+        self.state.lock().deserted
     }
 
     /// By a signal. When a session or the machine ends, everybody gets it: then the owner unmounts

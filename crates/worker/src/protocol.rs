@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use codeagent_common::{
     ErrorCode, RelPathBuf, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId, StepId,
+    path_bytes,
 };
 use codeagent_interceptor::{
     ClosedStep, Conflict, EngineEvent, RecoveryReport, RollbackOptions, StepRequest, UndoError,
@@ -19,7 +20,9 @@ pub(crate) const VERSION: u32 = 1;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
     /// Absolute; a name, because the directory itself comes as a descriptor.
+    #[serde(with = "path_bytes")]
     pub working_dir: PathBuf,
+    #[serde(with = "path_bytes")]
     pub undo_dir: PathBuf,
     pub read_only: bool,
     /// What clients of the filesystem may keep of files' contents.
@@ -214,6 +217,7 @@ pub enum FileChange {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     pub pid: u32,
+    #[serde(with = "path_bytes")]
     pub working_dir: PathBuf,
     pub read_only: bool,
     /// Somebody is served: a mount, a guest.

@@ -40,6 +40,8 @@ pub struct Server {
     pub(crate) ending: AtomicBool,
     /// What only the process that started this one may ask for.
     pub(crate) owner: Option<Box<dyn Owner>>,
+    /// The open step was begun by the owner; nobody else knows when it is complete.
+    pub(crate) owners_step: AtomicBool,
 }
 
 /// Does what the owner of a worker asks for.
@@ -104,6 +106,7 @@ impl Server {
             clients: Arc::default(),
             ending: AtomicBool::new(false),
             owner: None,
+            owners_step: AtomicBool::new(false),
         })
     }
 
@@ -239,9 +242,21 @@ impl Server {
             Request::Status => reply(&engine.status()?),
             Request::Subscribe => reply(&()),
             Request::Activity => reply(&self.activity()),
-            Request::OpenStep(step) => reply(&engine.open_step(step)?),
-            Request::CloseStep { exit_code } => reply(&engine.close_step(exit_code)?),
-            Request::AbortStep => reply(&engine.abort_step()?),
+            Request::OpenStep(step) => {
+                let id = engine.open_step(step)?;
+                self.owners_step.store(peer == Peer::Owner, Ordering::SeqCst);
+                reply(&id)
+            }
+            Request::CloseStep { exit_code } => {
+                let closed = engine.close_step(exit_code)?;
+                self.owners_step.store(false, Ordering::SeqCst);
+                reply(&closed)
+            }
+            Request::AbortStep => {
+                let id = engine.abort_step()?;
+                self.owners_step.store(false, Ordering::SeqCst);
+                reply(&id)
+            }
             Request::EndAmbientStep => reply(&engine.end_ambient_step()?),
             Request::BeginTransaction { label } => reply(&engine.begin_transaction(label)?),
             Request::CommitTransaction => reply(&engine.commit_transaction()?),

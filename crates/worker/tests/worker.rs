@@ -458,3 +458,25 @@ fn a_worker_without_descriptors_is_reached_again_later() {
     client.hello().unwrap();
     worker.end(Duration::ZERO).unwrap();
 }
+
+/// Of what the owner has begun nobody else knows when it is complete.
+#[test]
+fn a_step_whose_owner_dies_is_taken_back_and_one_of_a_neighbour_is_ended() {
+    let workspace = workspace();
+    let before = workspace.snapshot();
+    for is_owners in [true, false] {
+        let mut worker = start(&workspace);
+        let neighbour = Client::connect(workspace.undo()).unwrap();
+        let who = if is_owners { worker.client() } else { &neighbour };
+        who.open_step(StepRequest::command("work")).unwrap();
+        who.change(write("one", "changed")).unwrap();
+        worker.client().hang_up();
+        assert!(worker.wait().unwrap().success());
+        let now = fs::read_to_string(workspace.path("one")).unwrap();
+        assert_eq!(now, if is_owners { "one" } else { "changed" });
+        let steps = start(&workspace).client().status().unwrap().steps;
+        assert_eq!(steps, usize::from(!is_owners));
+    }
+    start(&workspace).client().undo(1, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&before, &workspace.snapshot());
+}

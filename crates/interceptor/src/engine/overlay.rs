@@ -27,6 +27,7 @@ use crate::host::{
 pub struct Staging {
     pub number: u64,
     /// Holds `up` and `work`, for an overlay with the working directory below them.
+    #[serde(with = "codeagent_common::path_bytes")]
     pub path: PathBuf,
 }
 
@@ -116,7 +117,7 @@ impl UndoEngine {
         drop(tree);
         if !changes.is_empty() {
             let protected = std::mem::take(&mut report.adopted.protected);
-            report.adopted = self.adopt(&up, &changes)?;
+            report.adopted = self.adopt(&up, &changes).map_err(|error| self.say_if_full(error))?;
             report.adopted.protected.extend(protected);
         }
         let mut staged = self.staged.lock();
@@ -125,6 +126,15 @@ impl UndoEngine {
         drop(staged);
         self.drop_staged(number)?;
         Ok(report)
+    }
+
+    /// A command can fill the disk as nobody can who is served by us. What it has written goes
+    /// with what is refused.
+    fn say_if_full(&self, error: UndoError) -> UndoError {
+        match self.workspace.store.free_bytes() {
+            Ok(free_bytes) if error.is_out_of_space() => UndoError::LowDiskSpace { free_bytes },
+            _ => error,
+        }
     }
 
     /// What was staged is not wanted.

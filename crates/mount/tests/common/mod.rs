@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use codeagent_interceptor::{ClosedStep, EngineConfig, RollbackOptions, StepRequest, UndoEngine};
 use codeagent_mount::{Mount, MountOptions};
 use codeagent_test_support::filesystems::skip;
+pub(crate) use codeagent_test_support::workloads::{has, sh};
 use codeagent_test_support::{TempWorkspace, TreeSnapshot, assert_tree_eq};
 
 pub(crate) struct Mounted {
@@ -32,23 +33,6 @@ pub(crate) fn can_mount(test: &str) -> bool {
         Ok(_) => return true,
     }
     false
-}
-
-pub(crate) fn has(tool: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
-    found.is_ok_and(|output| output.status.success())
-}
-
-/// Runs a script in a folder, without what the user has configured for himself.
-pub(crate) fn sh(script: &str, folder: &Path) {
-    let output = Command::new("sh")
-        .args(["-euc", script])
-        .current_dir(folder)
-        .envs([("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/nonexistent")])
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{script}: {} {said}", output.status);
 }
 
 impl Mounted {

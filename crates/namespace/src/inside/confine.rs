@@ -169,7 +169,7 @@ const SOCK_PACKET: u64 = 10;
 /// Puts characters into a terminal as if somebody had typed them there.
 const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
-fn forbid_system_calls(nested_namespaces: bool) -> bool {
+pub(super) fn forbid_system_calls(nested_namespaces: bool) -> bool {
     let filters = || -> Result<Vec<BpfProgram>, seccompiler::Error> {
         let refuse = |rules, errno: i32| -> Result<BpfProgram, seccompiler::Error> {
             let arch = std::env::consts::ARCH.try_into()?;

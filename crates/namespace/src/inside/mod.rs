@@ -12,6 +12,7 @@ mod confine;
 mod gateway;
 mod mounts;
 mod tree;
+mod trial;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -22,17 +23,18 @@ use std::process::ExitCode;
 
 use codeagent_shim::{Shim, ShimConfig};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::link;
 use crate::raw::{self, Forked};
 pub(crate) use crate::report::{Confinement, Context, Failed, News};
 use crate::spec::{Network, Spec};
+pub(crate) use trial::try_everything;
 
 /// The guard. Returns when nothing of the sandbox is left.
 pub(crate) fn guard(setup: UnixStream) -> ExitCode {
     match start(&setup) {
-        Ok(child) => {
+        Ok((child, _life)) => {
             watch(&setup, &child);
             ExitCode::SUCCESS
         }
@@ -43,7 +45,8 @@ pub(crate) fn guard(setup: UnixStream) -> ExitCode {
     }
 }
 
-fn start(setup: &UnixStream) -> Result<OwnedFd, Failed> {
+/// Process 1, and a pipe that is open for as long as this process lives.
+fn start(setup: &UnixStream) -> Result<(OwnedFd, io::PipeWriter), Failed> {
     let context = "reading what the sandbox is to be";
     let (spec, mut descriptors) = link::receive::<Spec>(setup).context(context)?;
     let control = descriptors.pop().ok_or_else(|| Failed::new(context, "no control channel"))?;
@@ -62,7 +65,7 @@ fn start(setup: &UnixStream) -> Result<OwnedFd, Failed> {
             write_maps(&child)?;
             // Process 1 goes on when it reads this.
             (&map).write_all(b"!").context("starting process 1")?;
-            Ok(child)
+            Ok((child, map))
         }
     }
 }
@@ -132,7 +135,10 @@ fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, mapped: io::PipeRe
         Ok(confinement) => News::Ready(confinement),
         Err(failed) => News::Failed(failed),
     };
-    if link::send(setup, &news, &[]).is_ok() && matches!(news, News::Ready(_)) {
+    // Whoever asked can wait for our end, even if the guard should die before us.
+    let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
+    let own: Vec<_> = own.iter().map(AsFd::as_fd).collect();
+    if link::send(setup, &news, &own).is_ok() && matches!(news, News::Ready(_)) {
         serve(control);
     }
 }
@@ -143,8 +149,14 @@ fn settle(
     mut mapped: io::PipeReader,
 ) -> Result<Confinement, Failed> {
     mapped.read_exact(&mut [0]).context("waiting for the user to be mapped")?;
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-        .context("binding the sandbox to its guard")?;
+    let context = "binding the sandbox to its guard";
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(context)?;
+    // It may have died before it was bound; its pipe tells.
+    let mut fds = [PollFd::new(&mapped, PollFlags::empty())];
+    let now = rustix::event::Timespec::default();
+    if poll(&mut fds, Some(&now)).context(context)? > 0 {
+        return Err(Failed::new(context, "it has gone"));
+    }
     if spec.network != Network::Open {
         raw::raise_loopback().context("raising the loopback interface")?;
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -57,16 +57,18 @@ impl Mount {
         Ok(Self(fsmount(context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?))
     }
 
-    /// Changes of `lower` go to `staging/up`, wherever the two are.
-    pub(super) fn overlay(lower: &Path, staging: &Path) -> io::Result<Self> {
+    /// Changes of the lower layers, the first being the highest, go to `staging/up`, wherever they
+    /// are.
+    pub(super) fn overlay(lower: &[&Path], staging: &Path) -> io::Result<Self> {
         // Names in options are cut at commas and colons, and may not be long; descriptors have none.
-        let lower = open_dir(lower)?;
+        let lower = lower.iter().map(|path| open_dir(path)).collect::<io::Result<Vec<_>>>()?;
         let staging = open_dir(staging)?;
         let in_proc = |fd: &OwnedFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
-        let (lower_name, staging_name) = (in_proc(&lower), in_proc(&staging));
+        let lower_names = lower.iter().map(in_proc).collect::<Vec<_>>().join(":");
+        let staging_name = in_proc(&staging);
         let options = [
             ("source", "codeagent"),
-            ("lowerdir", lower_name.as_str()),
+            ("lowerdir", lower_names.as_str()),
             ("upperdir", &format!("{staging_name}/up")),
             ("workdir", &format!("{staging_name}/work")),
             ("userxattr", ""),
@@ -96,6 +98,12 @@ impl Mount {
     pub(super) fn is_dir(&self) -> io::Result<bool> {
         let stat = rustix::fs::statat(&self.0, "", AtFlags::EMPTY_PATH)?;
         Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())
+    }
+}
+
+impl AsFd for Mount {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

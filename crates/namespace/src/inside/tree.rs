@@ -154,7 +154,7 @@ fn home_mounts(home: &Home) -> Result<Vec<(PathBuf, Mount)>, Failed> {
     mounts.push((home.path.0.clone(), content));
     for toolchain in &home.toolchains {
         let path = toolchain.path.as_path();
-        let overlay = Mount::overlay(path, toolchain.staging.as_path());
+        let overlay = Mount::overlay(&[path], toolchain.staging.as_path());
         // Where no overlay can be had, tools can at least be used.
         let mount = overlay
             .or_else(|_| Mount::of(path).and_then(Mount::read_only))
@@ -176,7 +176,7 @@ fn folder_mount(folder: &Folder, devices: &mut Vec<OwnedFd>) -> Result<Mount, Fa
         FolderView::ReadOnly => Mount::of(path)
             .and_then(Mount::read_only)
             .context(format!("making {} read-only", path.display())),
-        FolderView::Transactional { staging } => Mount::overlay(path, staging.as_path())
+        FolderView::Transactional { staging } => Mount::overlay(&[path], staging.as_path())
             .context(format!("mounting an overlay over {}", path.display()))
             .map_err(|failed| Failed { view: true, ..failed }),
         FolderView::Live => {
@@ -189,7 +189,7 @@ fn folder_mount(folder: &Folder, devices: &mut Vec<OwnedFd>) -> Result<Mount, Fa
     }
 }
 
-fn fuse() -> io::Result<(Mount, OwnedFd)> {
+pub(super) fn fuse() -> io::Result<(Mount, OwnedFd)> {
     use std::os::fd::AsRawFd;
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
@@ -74,7 +76,7 @@ impl Session {
     }
 
     pub(crate) fn run(&self, script: &str) -> Ran {
-        self.try_run(Exec::new(CommandLine::Shell(script.into()))).unwrap()
+        self.try_run(shell(script)).unwrap()
     }
 
     pub(crate) fn try_run(&self, exec: Exec) -> Result<Ran, RunError> {
@@ -83,6 +85,16 @@ impl Session {
     }
 
     pub(crate) fn run_with(&self, exec: Exec, orders: Receiver<Order>) -> Result<Ran, RunError> {
+        self.run_watched(exec, orders, |_| {})
+    }
+
+    /// `on_output` is called whenever there is something on standard output.
+    pub(crate) fn run_watched(
+        &self,
+        exec: Exec,
+        orders: Receiver<Order>,
+        mut on_output: impl FnMut(&[u8]),
+    ) -> Result<Ran, RunError> {
         let folder =
             WorkFolder { path: self.workspace.working(), worker: Some(self.worker.client()) };
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -92,7 +104,10 @@ impl Session {
             self.choice,
             orders,
             |stream, data| match stream {
-                Stream::Stdout => stdout.extend_from_slice(data),
+                Stream::Stdout => {
+                    stdout.extend_from_slice(data);
+                    on_output(&stdout);
+                }
                 Stream::Stderr => stderr.extend_from_slice(data),
             },
         )?;
@@ -111,6 +126,10 @@ pub(crate) fn start_worker(working: &Path, undo: &Path) -> WorkerProcess {
     WorkerProcess::start(&spec, |_| {}).unwrap().unwrap()
 }
 
+pub(crate) fn shell(script: &str) -> Exec {
+    Exec::new(CommandLine::Shell(script.into()))
+}
+
 pub(crate) fn sh(script: &str, dir: &Path) {
     let done = Command::new("sh").args(["-ec", script]).current_dir(dir).output().unwrap();
     assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
@@ -125,4 +144,55 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(10));
     }
     panic!("{what}: not within five seconds");
+}
+
+/// Processes whose command line has this text in it.
+pub(crate) fn processes_that_name(text: impl AsRef<OsStr>) -> Vec<u32> {
+    let needle = text.as_ref().as_bytes();
+    every_process()
+        .filter(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.windows(needle.len()).any(|part| part == needle)
+        })
+        .collect()
+}
+
+/// Mounts that anybody has at, or of something at, this path.
+pub(crate) fn mounts_that_name(path: &Path) -> Vec<String> {
+    let needle = path.to_str().unwrap();
+    let of = |pid| std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let named = |text: String| {
+        text.lines().filter(|line| line.contains(needle)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    every_process().flat_map(|pid| named(of(pid))).collect()
+}
+
+pub(crate) fn every_process() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Runs `body` as an ordinary user of a machine where everybody may open `/dev/fuse`, as on most.
+/// Where the tests run as root, that takes another process: the test named `test` is run again.
+pub(crate) fn as_ordinary_user_with_fuse(test: &str, body: impl FnOnce()) {
+    if !rustix::process::geteuid().is_root() {
+        return body();
+    }
+    const ARRANGE: &str = r#"
+        mount --make-rprivate /
+        mknod "$DIR/fuse" c 10 229
+        chmod 666 "$DIR/fuse"
+        mount --bind "$DIR/fuse" /dev/fuse
+        exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@""#;
+    let dir = tempfile::tempdir().unwrap();
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-euc", ARRANGE, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("DIR", dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let passed = output.status.success() && text.contains("1 passed");
+    assert!(passed, "as an ordinary user:\n{text}\n{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -1,0 +1,230 @@
+//! Commands that do not go well, and folders that somebody else works in.
+
+#![cfg(all(target_os = "linux", feature = "probe"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod common;
+
+use std::fs;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use codeagent_control::{Cause, CommandLine, Exec, ExitStatus, Leftovers, Outcome, Stream};
+use codeagent_interceptor::{ClosedStep, OnConflict};
+use codeagent_namespace::{Order, RunError, View, WorkFolder};
+use codeagent_test_support::filesystems::{SmallDisk, skip};
+use codeagent_test_support::{TempWorkspace, assert_tree_eq};
+use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
+use common::{PROGRAM, Session, eventually, processes_that_name, sh, shell, start_worker};
+
+const VIEWS: [View; 2] = [View::Transactional, View::Live];
+
+/// What a command is called that must not outlive its sandbox.
+fn marker(what: &str) -> String {
+    format!("codeagent-{what}-{}", std::process::id())
+}
+
+#[test]
+fn a_daemon_ends_with_the_command_that_started_it() {
+    for view in VIEWS {
+        let session = Session::new(|_| {}).seen(view);
+        let marker = marker("daemon");
+        // Forked twice, in a session of its own, deaf to signals, with nothing of ours open.
+        let script = format!(
+            "(setsid bash -c 'trap \"\" HUP TERM INT; (exec -a {marker} sleep 1000) & wait' \
+             </dev/null >/dev/null 2>&1 &) & sleep 0.1; echo made > file"
+        );
+        for leftovers in [Leftovers::Keep, Leftovers::Kill] {
+            let started = Instant::now();
+            let ran = session.try_run(Exec { leftovers, ..shell(&script) }).unwrap();
+            assert_eq!(ran.code(), Some(0), "{ran:?}");
+            assert!(started.elapsed() < Duration::from_secs(10));
+            assert_eq!(processes_that_name(&marker), Vec::<u32>::new());
+        }
+        assert_eq!(fs::read_to_string(session.workspace.path("file")).unwrap(), "made\n");
+    }
+}
+
+#[test]
+fn a_cancelled_command_that_ignores_it_is_ended() {
+    for view in VIEWS {
+        let session = Session::new(|_| {}).seen(view);
+        let before = session.snapshot();
+        let (orders, taken) = channel();
+        let marker = marker("stubborn");
+        let script = format!(
+            "trap '' TERM INT HUP QUIT; (exec -a {marker} sleep 1000) & echo x > file; echo ready; \
+             while :; do sleep 1; done"
+        );
+        let mut exec =
+            Exec::new(CommandLine::Argv(["bash", "-c", &script].map(Into::into).to_vec()));
+        exec.grace_ms = 300;
+        let started = Instant::now();
+        let ran = session.run_watched(exec, taken, |said| {
+            if said == b"ready\n" {
+                orders.send(Order::Cancel).unwrap();
+            }
+        });
+        let ran = ran.unwrap();
+        let Outcome::Completed { cause, .. } = ran.finished.outcome else { panic!("{ran:?}") };
+        assert_eq!(cause, Cause::Cancelled);
+        assert!(started.elapsed() < Duration::from_secs(8));
+        assert_eq!(processes_that_name(&marker), Vec::<u32>::new());
+        session.worker().undo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&before, &session.snapshot());
+    }
+}
+
+#[test]
+fn a_command_that_is_killed_says_by_which_signal() {
+    for view in VIEWS {
+        let session = Session::new(|_| {}).seen(view);
+        for signal in [6, 9, 11, 15] {
+            let ran = session.run(&format!("echo {signal} > file; kill -{signal} $$; sleep 10"));
+            let Outcome::Completed { status, .. } = ran.finished.outcome else { panic!("{ran:?}") };
+            assert_eq!(status, ExitStatus::Signal(signal));
+            let ClosedStep::Recorded { step, .. } = &ran.step().closed else { panic!("{ran:?}") };
+            assert_eq!(step.exit_code, Some(128 + signal));
+        }
+    }
+}
+
+#[test]
+fn a_hundred_megabytes_on_both_streams_arrive_exactly() {
+    const LINE: &[u8] = b"0123456789abcde\n";
+    const SIZE: usize = 100 << 20;
+    let session = Session::new(|_| {});
+    let folder = WorkFolder { path: session.workspace.working(), worker: Some(session.worker()) };
+    let script = format!(
+        "yes 0123456789abcde | head -c {SIZE} & yes 0123456789abcde | head -c {SIZE} >&2 & wait"
+    );
+    let mut received = [0_usize; 2];
+    let (_orders, taken) = channel();
+    let finished =
+        session.executor.run(&[folder], shell(&script), session.choice, taken, |stream, data| {
+            let at = &mut received[usize::from(stream == Stream::Stderr)];
+            for byte in data {
+                assert_eq!(*byte, LINE[*at % LINE.len()], "byte {at} of {stream:?}");
+                *at += 1;
+            }
+        });
+    assert_eq!(finished.unwrap().outcome.exit_code(), Some(0));
+    assert_eq!(received, [SIZE; 2]);
+}
+
+/// What a background process still writes when its command has ended is there or not, but never
+/// half a step: what the folder has then is what the step has.
+#[test]
+fn files_that_are_still_open_when_the_command_ends_are_in_the_step() {
+    for view in VIEWS {
+        let session = Session::new(|dir| sh("echo old > open; echo old > other", dir)).seen(view);
+        let before = session.snapshot();
+        let script = "exec 3>open 4>>other 5>new; echo early >&3; echo early >&4; rm other
+             (while :; do echo late >&3; echo late >&4; echo late >&5; done) >/dev/null 2>&1 &
+             sleep 0.1; echo done";
+        let ran = session.try_run(Exec { leftovers: Leftovers::Keep, ..shell(script) }).unwrap();
+        assert_eq!(ran.stdout, "done\n");
+        let after = session.snapshot();
+        std::thread::sleep(Duration::from_millis(100));
+        assert_tree_eq(&after, &session.snapshot());
+        assert!(fs::read_to_string(session.workspace.path("open")).unwrap().starts_with("early\n"));
+        session.worker().undo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&before, &session.snapshot());
+        session.worker().redo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&after, &session.snapshot());
+    }
+}
+
+/// A folder on a disk of its own, which is nearly as full as it can be without a complaint.
+fn on_a_small_disk(test: &str, view: View) -> Option<(Session, SmallDisk, tempfile::TempDir)> {
+    let holder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let Some(disk) = SmallDisk::mount(&holder.path().join("disk"), "160M") else {
+        skip(test, "mounting is not allowed");
+        return None;
+    };
+    let fixture = "mkdir d; for i in $(seq 50); do echo $i > d/$i; done; echo old > f";
+    let workspace = TempWorkspace::on(disk.path()).filled(|dir| sh(fixture, dir));
+    Some((Session::with(workspace, |_| {}).seen(view), disk, holder))
+}
+
+const FILL: &str = "rm -r d; echo new > f; head -c 500M /dev/zero > big; echo $?";
+
+/// Nothing holds it back, so there is no room left to record what it did.
+#[test]
+fn what_fills_the_disk_is_not_kept() {
+    let test = "what_fills_the_disk_is_not_kept";
+    let Some((session, disk, _holder)) = on_a_small_disk(test, View::Transactional) else { return };
+    let before = session.snapshot();
+    let refused = session.try_run(shell(FILL));
+    let Err(RunError::NotKept { outcome, reason }) = refused else { panic!("{refused:?}") };
+    assert_eq!(outcome.exit_code(), Some(0), "of the last echo");
+    assert!(reason.to_string().contains("bytes are free where the undo log is kept"), "{reason}");
+    assert_tree_eq(&before, &session.snapshot());
+    eventually("its space is given back", || disk.free_bytes() > 100 << 20);
+    assert_eq!(session.run("rm -r d; echo new > f; ls").stdout, "f\n", "the next one works");
+    session.worker().undo(1, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&before, &session.snapshot());
+}
+
+/// Each write is refused in time.
+#[test]
+fn what_would_fill_the_disk_is_refused_in_the_live_view() {
+    let test = "what_would_fill_the_disk_is_refused_in_the_live_view";
+    let Some((session, disk, _holder)) = on_a_small_disk(test, View::Live) else { return };
+    let before = session.snapshot();
+    let ran = session.run(FILL);
+    assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
+    assert_eq!(ran.stdout, "1\n");
+    assert!(disk.free_bytes() > 32 << 20);
+    let after = session.snapshot();
+    for _ in 0..2 {
+        session.worker().undo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&before, &session.snapshot());
+        session.worker().redo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&after, &session.snapshot());
+    }
+}
+
+/// The user saves files while the command has its own versions of them.
+#[test]
+fn what_the_user_saves_meanwhile_is_told_and_kept() {
+    let session = Session::new(|dir| sh("echo 1 > a; echo 1 > b; echo 1 > c; echo 1 > d", dir));
+    let path = |name| session.workspace.path(name);
+    let (_orders, taken) = channel();
+    let script = "echo 2 > a; rm b; echo 2 > new; echo ready; sleep 0.3; cat c";
+    let ran = session.run_watched(shell(script), taken, |said| {
+        if said == b"ready\n" {
+            for name in ["a", "b", "c", "new"] {
+                fs::write(path(name), "mine\n").unwrap();
+            }
+        }
+    });
+    let ran = ran.unwrap();
+    let mut told: Vec<_> =
+        ran.step().report.changed_meanwhile.iter().map(ToString::to_string).collect();
+    told.sort();
+    assert_eq!(told, ["a", "b", "new"], "{ran:?}");
+    let read = |name| fs::read_to_string(path(name)).ok();
+    assert_eq!(read("a").as_deref(), Some("2\n"));
+    assert_eq!((read("b"), read("new").as_deref()), (None, Some("2\n")));
+    assert_eq!(read("c").as_deref(), Some("mine\n"), "the command did not change it");
+    session.worker().undo(1, OnConflict::Refuse).unwrap();
+    for name in ["a", "b", "c", "new"] {
+        assert_eq!(read(name).as_deref(), Some("mine\n"), "{name}: the user's version is back");
+    }
+    assert_eq!(read("d").as_deref(), Some("1\n"));
+}
+
+#[test]
+fn the_second_session_in_a_folder_is_refused() {
+    let workspace = TempWorkspace::with_fixture(|dir| sh("echo x > file", dir));
+    let first = start_worker(workspace.working(), workspace.undo());
+    let mut spec = WorkerSpec::new(Settings::new(workspace.working(), workspace.undo())).unwrap();
+    spec.program = PROGRAM.into();
+    let refused = WorkerProcess::start(&spec, |_| {}).unwrap().err().unwrap();
+    let expected = format!("the undo log is in use by process {}", first.id());
+    assert_eq!(refused.to_string(), expected);
+    // With an undo directory of its own it would not know of the first one.
+    drop(first);
+    assert!(WorkerProcess::start(&spec, |_| {}).unwrap().is_ok());
+}
