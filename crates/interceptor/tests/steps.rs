@@ -401,3 +401,17 @@ fn step_ids_are_never_used_twice() {
     let second = bench.step(|fs| fs.append("small.txt", b"2").unwrap()).id;
     assert!(second > first, "{second} after {first}");
 }
+
+#[test]
+fn what_arrives_after_the_last_step_is_refused_and_not_lost_later() {
+    let bench = Bench::new(fixtures::small_tree);
+    bench.applier().write("small.txt", 0, b"ambient").unwrap();
+    let closed = bench.engine.retire().unwrap();
+    assert!(matches!(closed, Some(ClosedStep::Recorded { .. })), "{closed:?}");
+    let after = bench.snapshot();
+    let refused = bench.applier().write("small.txt", 0, b"too late");
+    assert!(refused.is_err());
+    let bench = bench.reopened();
+    assert!(bench.engine.recovery().is_none());
+    assert_tree_eq(&after, &bench.snapshot());
+}

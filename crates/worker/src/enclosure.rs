@@ -48,10 +48,10 @@ pub(crate) fn enter(
 
 struct Prepared {
     directories: [OwnedFd; 2],
-    /// Every directory above the two, the deepest first.
-    above: Vec<PathBuf>,
-    /// The new root, not mounted yet.
-    root: OwnedFd,
+    names: [PathBuf; 2],
+    /// Every directory above the two, the deepest first, and what covers it; not mounted yet. Each
+    /// has one of its own: before Linux 6.15 nothing can be copied that is not mounted.
+    covers: Vec<(PathBuf, OwnedFd)>,
     /// Mounts for it, each with the name it gets.
     needed: Vec<(OwnedFd, &'static str)>,
 }
@@ -76,42 +76,53 @@ fn prepare(outside: [BorrowedFd<'_>; 2]) -> io::Result<Prepared> {
     if let Ok(device) = copy_of("/dev/fuse", device) {
         needed.push((device, "dev/fuse"));
     }
-    raw::restrict_mount(open("/")?, HARMLESS)?;
+    let covers = above
+        .into_iter()
+        .map(|path| {
+            let cover = if path == Path::new("/") { make_root()? } else { make_empty()? };
+            Ok((path, cover))
+        })
+        .collect::<io::Result<_>>()?;
     let directories = [inside(&names[0], outside[0])?, inside(&names[1], outside[1])?];
-    let_go_of_other_mounts(&names)?;
-    Ok(Prepared { directories, above, root: make_root()?, needed })
+    // From here on nothing fails: without an enclosure, `/dev` has to be as it was.
+    raw::restrict_mount(open("/")?, HARMLESS)?;
+    let_go_of_other_mounts(&names);
+    Ok(Prepared { directories, names, covers, needed })
 }
 
 impl Prepared {
     fn cover(&self) -> io::Result<()> {
         let whole = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        for path in &self.above {
-            if path == Path::new("/") {
-                move_mount(&self.root, "", CWD, path, whole)?;
-            } else {
-                move_mount(tree(&self.root, "")?, "", CWD, path, whole)?;
-            }
+        for (path, cover) in &self.covers {
+            move_mount(cover, "", CWD, path, whole)?;
         }
+        let root = self.cover_of(Path::new("/"))?;
         for (mount, name) in &self.needed {
-            move_mount(mount, "", &self.root, *name, whole)?;
+            move_mount(mount, "", root, *name, whole)?;
         }
-        rustix::process::fchdir(&self.root)?;
+        rustix::process::fchdir(root)?;
         rustix::process::chroot(".")?;
         // Seeing is believing.
-        let empty = identity(self.root.as_fd(), "")?;
-        for directory in &self.directories {
-            if identity(directory.as_fd(), "..")? != empty {
+        for (name, directory) in self.names.iter().zip(&self.directories) {
+            let above = self.cover_of(name.parent().unwrap_or(name))?;
+            if identity(directory.as_fd(), "..")? != identity(above.as_fd(), "")? {
                 return Err(io::Error::other("a directory of the worker is not shut off"));
             }
         }
         Ok(())
     }
+
+    fn cover_of(&self, path: &Path) -> io::Result<&OwnedFd> {
+        let cover = self.covers.iter().find(|(covered, _)| covered == path);
+        cover.map(|(_, cover)| cover).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
 }
 
 /// A mount that is held here does not end when it is unmounted outside, and whoever serves it
 /// would wait for us. Those that hold the directories, and those within them, stay.
-fn let_go_of_other_mounts(names: &[PathBuf; 2]) -> io::Result<()> {
-    let mounts = std::fs::read("/proc/self/mountinfo")?;
+fn let_go_of_other_mounts(names: &[PathBuf; 2]) {
+    // Unread, they stay: that is no reason not to shut them off.
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let points = mounts.split(|byte| *byte == b'\n').filter_map(|line| {
         line.split(|byte| *byte == b' ').nth(4).map(|point| PathBuf::from(unescape(point)))
     });
@@ -123,7 +134,6 @@ fn let_go_of_other_mounts(names: &[PathBuf; 2]) -> io::Result<()> {
             let _ = unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
     }
-    Ok(())
 }
 
 /// Spaces and the like are written as backslashes and three octal digits.
@@ -141,12 +151,20 @@ fn unescape(name: &[u8]) -> OsString {
     OsString::from_vec(plain)
 }
 
-/// An empty filesystem, but for places to mount what is needed.
-fn make_root() -> io::Result<OwnedFd> {
+fn make_empty() -> io::Result<OwnedFd> {
+    make_filesystem(HARMLESS | MountAttrFlags::MOUNT_ATTR_RDONLY)
+}
+
+fn make_filesystem(attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "mode", "0755")?;
     fsconfig_create(context.as_fd())?;
-    let root = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, HARMLESS)?;
+    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// An empty filesystem, but for places to mount what is needed.
+fn make_root() -> io::Result<OwnedFd> {
+    let root = make_filesystem(HARMLESS)?;
     let mask = rustix::process::umask(Mode::empty());
     let made = ["proc", "proc/self", "proc/self/fd", "dev"]
         .iter()

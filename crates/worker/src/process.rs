@@ -240,25 +240,18 @@ impl Life {
         if let Some(fs) = &server.fs {
             fs.wait_until_quiet(FAREWELL);
         }
+        // What the owner had begun and nobody knows the end of is taken back.
         let is_unfinished = attached.was_deserted() && server.owners_step.load(Ordering::SeqCst);
         let ended = if is_unfinished {
-            take_back_open_step(&server.engine)
+            server.engine.retire_and_abort().map(drop)
         } else {
-            server.engine.end_open_step().map(drop)
+            server.engine.retire().map(drop)
         };
         if let Err(error) = ended {
             server.clients.tell(warning(&error));
             server.finish_calls(LAST_WORDS);
         }
         let _ = remove_socket(&self.undo_dir);
-    }
-}
-
-/// What the owner had begun and nobody knows the end of.
-fn take_back_open_step(engine: &UndoEngine) -> Result<(), UndoError> {
-    match engine.abort_step() {
-        Ok(_) | Err(UndoError::NoStepOpen) => Ok(()),
-        Err(error) => Err(error),
     }
 }
 

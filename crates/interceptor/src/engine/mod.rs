@@ -149,6 +149,7 @@ impl UndoEngine {
                 counters: Mutex::new(Counters::default()),
                 disabled,
                 interrupted: None,
+                retired: false,
             }),
             workspace,
             names: RwLock::new(()),
@@ -213,6 +214,7 @@ impl UndoEngine {
             counters: Mutex::new(Counters::default()),
             disabled: None,
             interrupted: None,
+            retired: false,
         };
         Ok(())
     }

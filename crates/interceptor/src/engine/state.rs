@@ -29,6 +29,8 @@ pub(super) struct State {
     /// A journal that is being taken back, and could not be to its end. Nothing is recorded or
     /// undone before that is finished.
     pub(super) interrupted: Option<Interrupted>,
+    /// Nothing will be recorded any more.
+    pub(super) retired: bool,
 }
 
 /// A journal on its way back.

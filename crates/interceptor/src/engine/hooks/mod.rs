@@ -62,6 +62,9 @@ impl WriteInterceptor for UndoEngine {
             let safeguards = *self.safeguards.read();
             self.desk.wait_until_clear(&safeguards)?;
             let gate = self.state.read();
+            if gate.retired {
+                return Err(UndoError::host(Errno::SHUTDOWN.into()));
+            }
             if gate.disabled.is_some() {
                 self.judge(mutation, None)?;
                 return Ok(Permit::gated(gate));
