@@ -70,6 +70,8 @@ pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
 
 fn live(front_end: Box<dyn FrontEnd>) -> io::Result<()> {
     raw::close_what_was_inherited();
+    // Each file that a client knows takes one, whoever started us.
+    codeagent_fs::raise_descriptor_limit();
     let owner = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some((settings, sent)) = link::receive::<Settings>(&owner)? else { return Ok(()) };
     let working_dir = sent.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
