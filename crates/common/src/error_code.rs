@@ -39,6 +39,18 @@ pub enum ErrorCode {
     /// The worker finishes what it has begun, and begins nothing more.
     WorkerEnding,
     BadRequest,
+    /// The isolation that was asked for cannot be had on this machine.
+    IsolationUnavailable,
+    /// The session runs already, or does not.
+    SessionState,
+    /// No such command is running.
+    CommandUnknown,
+    /// Nobody knows how the command ended; nothing of it was kept.
+    CommandLost,
+    /// The command was not run.
+    CommandRefused,
+    /// A configuration file cannot be used.
+    ConfigInvalid,
 }
 
 impl fmt::Display for ErrorCode {

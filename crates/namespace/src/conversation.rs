@@ -34,7 +34,7 @@ enum News {
 }
 
 /// Runs `exec` and returns when it has ended. Steps are the caller's affair.
-pub(crate) fn converse(
+pub fn converse(
     channel: &UnixStream,
     exec: Exec,
     orders: Receiver<Order>,

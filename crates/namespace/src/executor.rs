@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use codeagent_common::StepId;
 use codeagent_control::{ByteString, Exec, Outcome, Stream};
 use codeagent_interceptor::{ClosedStep, OverlayReport, Staging, StepRequest};
 use codeagent_worker::{Client, Request, WorkerError};
@@ -136,6 +137,18 @@ impl Executor {
             }
             started => started?,
         };
+        self.finish(started, exec, other_view, orders, output)
+    }
+
+    /// Runs the command in the sandbox that was made for it.
+    fn finish(
+        &self,
+        started: Started<'_>,
+        exec: Exec,
+        other_view: Option<String>,
+        orders: Receiver<Order>,
+        output: impl FnMut(Stream, &[u8]),
+    ) -> Result<Finished, RunError> {
         let Started { sandbox, mut steps, view } = started;
         let outcome = converse(sandbox.channel(), exec, orders, output);
         let confinement = sandbox.confinement();
@@ -171,6 +184,21 @@ impl Executor {
         })
     }
 
+    /// As [`Executor::run`], for a command that others run beside: in the live view, and without
+    /// a step of its own. What it changes while no other command has one is an ambient step.
+    pub fn run_in_background(
+        &self,
+        folders: &[WorkFolder<'_>],
+        mut exec: Exec,
+        orders: Receiver<Order>,
+        output: impl FnMut(Stream, &[u8]),
+    ) -> Result<Finished, RunError> {
+        self.complete(&mut exec, folders);
+        let steps = folders.iter().map(|folder| folder.worker.map(Step::ambient)).collect();
+        let started = self.start_in(folders, steps, View::Live)?;
+        self.finish(started, exec, None, orders, output)
+    }
+
     /// Opens the steps and makes the sandbox around them.
     fn start<'w>(
         &self,
@@ -183,6 +211,15 @@ impl Executor {
             let step = folder.worker.map(|worker| Step::open(worker, label, view)).transpose()?;
             steps.push(step);
         }
+        self.start_in(folders, steps, view)
+    }
+
+    fn start_in<'w>(
+        &self,
+        folders: &[WorkFolder<'w>],
+        steps: Vec<Option<Step<'w>>>,
+        view: View,
+    ) -> Result<Started<'w>, RunError> {
         let live = steps.iter().flatten().filter(|step| step.staging.is_none());
         let sandbox = Sandbox::start(&self.spec(folders, &steps)?, |devices| {
             for (step, device) in live.zip(devices) {
@@ -273,16 +310,22 @@ struct Step<'w> {
     /// Where changes are kept until the command has ended; in a live view they are not.
     staging: Option<Staging>,
     is_closed: bool,
+    /// Others have steps of their own meanwhile, which are none of our business.
+    is_ambient: bool,
 }
 
 impl<'w> Step<'w> {
     fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, WorkerError> {
         worker.open_step(StepRequest::command(label))?;
-        let mut step = Self { worker, staging: None, is_closed: false };
+        let mut step = Self { worker, staging: None, is_closed: false, is_ambient: false };
         if view == View::Transactional {
             step.staging = Some(worker.stage()?);
         }
         Ok(step)
+    }
+
+    fn ambient(worker: &'w Client) -> Self {
+        Self { worker, staging: None, is_closed: false, is_ambient: true }
     }
 
     /// After this, everything the command did is in the folder and in the step.
@@ -305,7 +348,11 @@ impl<'w> Step<'w> {
     }
 
     fn close(mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
-        let closed = self.worker.close_step(exit_code)?;
+        let closed = if self.is_ambient {
+            self.worker.end_ambient_step()?.unwrap_or(ClosedStep::Empty(StepId(0)))
+        } else {
+            self.worker.close_step(exit_code)?
+        };
         self.is_closed = true;
         Ok(closed)
     }
@@ -320,7 +367,9 @@ impl Drop for Step<'_> {
             Some(staging) => drop(self.worker.drop_staged(staging.number)),
             None => drop(wait_until_detached(self.worker)),
         }
-        let _ = self.worker.abort_step();
+        if !self.is_ambient {
+            let _ = self.worker.abort_step();
+        }
     }
 }
 

@@ -23,13 +23,13 @@ use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-pub use conversation::{ConversationError, Order};
+pub use conversation::{ConversationError, Order, converse};
 pub use executor::{Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder};
 pub use facts::{Fact, FactId, FactsRequest, Presence, facts};
 pub use launch::{Sandbox, StartError};
 pub use report::{Confinement, Failed};
 pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};
-pub use surroundings::{Keep, Policy, Surroundings};
+pub use surroundings::{Keep, Policy, Surroundings, forget};
 
 /// Where commands find the proxy, with [`Network::Gateway`].
 pub const GATEWAY_PORT: u16 = 3128;

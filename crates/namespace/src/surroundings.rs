@@ -303,6 +303,21 @@ fn lock_first(dir: &Path) -> io::Result<Option<File>> {
     Ok(is_first.then_some(lock))
 }
 
+/// Removes what the commands of earlier sessions left in their home and `/tmp`.
+///
+/// # Errors
+/// While a session uses it.
+pub fn forget(state_dir: &Path) -> io::Result<()> {
+    let persistent = state_dir.join("persistent");
+    if !persistent.exists() {
+        return Ok(());
+    }
+    match lock_first(&persistent)? {
+        Some(_lock) => remove_tree(&persistent),
+        None => Err(io::ErrorKind::ResourceBusy.into()),
+    }
+}
+
 /// Removes a directory with everything in it, also what its owner may not look into.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;

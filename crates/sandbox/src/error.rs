@@ -5,16 +5,21 @@ use std::path::PathBuf;
 
 use codeagent_common::ErrorCode;
 use codeagent_interceptor::UndoError;
+use codeagent_namespace::{ConversationError, RunError, StartError};
 use codeagent_worker::{Failure, WorkerError};
 
-pub(crate) type Result<T, E = SandboxError> = std::result::Result<T, E>;
+use crate::executor::Isolation;
+
+pub type Result<T, E = SandboxError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SandboxError {
+pub enum SandboxError {
     #[error(transparent)]
     Failed(#[from] Failure),
     #[error("there is no undo log in {}", .0.display())]
     NoLog(PathBuf),
+    #[error("nothing has been recorded for {} yet", .0.display())]
+    NoHistory(PathBuf),
     #[error("nothing serves this undo directory, so nothing is being recorded")]
     NotServed,
     #[error("the process that holds the undo log ended before it answered")]
@@ -23,22 +28,88 @@ pub(crate) enum SandboxError {
     WorkerSilent,
     #[error("the message on standard input is not what a hook gets: {0}")]
     Hook(serde_json::Error),
+    #[error("{} cannot be worked in: {source}", path.display())]
+    WorkingDir { path: PathBuf, source: io::Error },
+    #[error("no undo directory on the filesystem of {} can be found for it", working_dir.display())]
+    NoPlace { working_dir: PathBuf },
+    #[error("the undo directory {} is on another filesystem than {}", undo_dir.display(), working_dir.display())]
+    OtherFilesystem { undo_dir: PathBuf, working_dir: PathBuf },
+    #[error("the home directory is not known")]
+    NoHome,
+    #[error("{isolation} isolation cannot be had: {reason}")]
+    Isolation { isolation: Isolation, reason: String, hint: String },
+    #[error("{0}")]
+    Usage(String),
+    #[error("the session has not been started")]
+    NotRunning,
+    #[error("the session runs already")]
+    AlreadyRunning,
+    #[error("there is no working directory {0:?} in this session")]
+    UnknownDirectory(String),
+    #[error("there is no command {0} running")]
+    UnknownCommand(u64),
+    #[error("another command is still running in this session")]
+    Busy,
+    #[error("{} is read-only in this session", .0.display())]
+    ReadOnly(PathBuf),
+    #[error("{0:?} names nothing inside a working directory of this session")]
+    OutsidePath(PathBuf),
+    #[error("{}: {message}", place(file, *line))]
+    Config { file: PathBuf, line: Option<usize>, message: String, hint: String },
+    #[error("the command could not be started: {0}")]
+    NotStarted(String),
+    #[error("the command did not run to its end, and nothing of it was kept: {0}")]
+    CommandLost(String),
+    /// No room for it, a safeguard that was denied: the folders are as before.
+    #[error("the command ended, and nothing of what it did was kept: {reason}")]
+    NotKept { exit_code: Option<i32>, reason: Box<SandboxError> },
+    #[error("this command is refused: {reason}")]
+    Refused { reason: String },
+    #[error("{what}: {source}")]
+    Doing { what: String, source: io::Error },
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
+fn place(file: &std::path::Path, line: Option<usize>) -> String {
+    match line {
+        Some(line) => format!("line {line} of {}", file.display()),
+        None => file.display().to_string(),
+    }
+}
+
 impl SandboxError {
-    pub(crate) fn code(&self) -> ErrorCode {
+    pub fn doing(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Doing { what, source }
+    }
+
+    pub fn code(&self) -> ErrorCode {
         match self {
             Self::Failed(failure) => failure.code,
-            Self::NoLog(_) => ErrorCode::UndoDirUnusable,
+            Self::NoLog(_) | Self::NoHistory(_) | Self::NoPlace { .. } => {
+                ErrorCode::UndoDirUnusable
+            }
+            Self::OtherFilesystem { .. } => ErrorCode::UndoDirUnusable,
             Self::NotServed | Self::WorkerGone | Self::WorkerSilent => ErrorCode::NotServed,
-            Self::Hook(_) => ErrorCode::BadRequest,
-            Self::Io(_) => ErrorCode::Io,
+            Self::Hook(_) | Self::Usage(_) => ErrorCode::BadRequest,
+            Self::WorkingDir { .. } => ErrorCode::WorkingDirUnusable,
+            Self::Isolation { .. } => ErrorCode::IsolationUnavailable,
+            Self::NotRunning | Self::AlreadyRunning => ErrorCode::SessionState,
+            Self::UnknownDirectory(_) | Self::OutsidePath(_) => ErrorCode::InvalidPath,
+            Self::UnknownCommand(_) => ErrorCode::CommandUnknown,
+            Self::Busy => ErrorCode::StepOpen,
+            Self::ReadOnly(_) => ErrorCode::ReadOnly,
+            Self::Config { .. } => ErrorCode::ConfigInvalid,
+            Self::CommandLost(_) | Self::NotStarted(_) => ErrorCode::CommandLost,
+            Self::NotKept { reason, .. } => reason.code(),
+            Self::Refused { .. } => ErrorCode::CommandRefused,
+            Self::NoHome | Self::Doing { .. } | Self::Io(_) => ErrorCode::Io,
         }
     }
 
-    pub(crate) fn hint(&self) -> Option<String> {
+    /// What a person can do about it.
+    pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Failed(failure) if failure.code == ErrorCode::RollbackBlocked => {
                 "undo with --skip-conflicts to keep those files, or with --force to overwrite them"
@@ -46,6 +117,12 @@ impl SandboxError {
             }
             Self::Failed(failure) => failure.hint.clone()?,
             Self::NoLog(_) => "name the directory that was given as --undo-dir".into(),
+            Self::NoHistory(dir) => {
+                format!(
+                    "run something first: sandbox run --working-dir {} -- COMMAND",
+                    dir.display()
+                )
+            }
             Self::NotServed => "start codeagent-mount with this undo directory first".into(),
             Self::WorkerGone => {
                 "look at `sandbox history` before you try again: it may have been done".into()
@@ -54,7 +131,20 @@ impl SandboxError {
                 "it is meant to be called by an agent client, see docs/agent-hooks.md".into()
             }
             Self::WorkerSilent => "stop that process, and start it again".into(),
-            Self::Io(_) => return None,
+            Self::WorkingDir { .. } => {
+                "name an existing directory that you may write to with --working-dir".into()
+            }
+            Self::NoPlace { .. } | Self::OtherFilesystem { .. } => {
+                "name one outside the folder and on its filesystem with --undo-dir".into()
+            }
+            Self::NoHome => "set HOME, or CODEAGENT_HOME to a directory of your own".into(),
+            Self::Isolation { hint, .. } | Self::Config { hint, .. } => hint.clone(),
+            Self::NotRunning => "start the session first".into(),
+            Self::AlreadyRunning => "stop the session first".into(),
+            Self::Busy => "wait until it has ended, or cancel it".into(),
+            Self::ReadOnly(_) => "start the session with this folder as read_write".into(),
+            Self::NotKept { reason, .. } => return reason.hint(),
+            _ => return None,
         })
     }
 }
@@ -74,4 +164,47 @@ impl From<UndoError> for SandboxError {
     fn from(error: UndoError) -> Self {
         Self::Failed(error.into())
     }
+}
+
+impl From<StartError> for SandboxError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Impossible(failed) => Self::Isolation {
+                isolation: Isolation::Namespace,
+                reason: failed.to_string(),
+                hint:
+                    "`sandbox doctor` says what this machine lacks, and the command that brings it"
+                        .into(),
+            },
+            StartError::Io(error) => Self::doing("cannot start a sandbox")(error),
+        }
+    }
+}
+
+impl From<RunError> for SandboxError {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Start(error) => error.into(),
+            RunError::Worker(error) => error.into(),
+            RunError::Conversation(ConversationError::Io(error)) | RunError::Io(error) => {
+                Self::doing("the sandbox does not answer")(error)
+            }
+            RunError::Conversation(error) => Self::CommandLost(error.to_string()),
+            RunError::Lost(outcome) => lost(outcome),
+            RunError::NotKept { outcome, reason } => {
+                Self::NotKept { exit_code: outcome.exit_code(), reason: Box::new((*reason).into()) }
+            }
+        }
+    }
+}
+
+/// A command whose end nobody knows.
+pub(crate) fn lost(outcome: codeagent_control::Outcome) -> SandboxError {
+    use codeagent_control::Outcome;
+    SandboxError::CommandLost(match outcome {
+        Outcome::NotStarted { message, .. } => return SandboxError::NotStarted(message),
+        Outcome::ShimLost => "the sandbox was gone".into(),
+        Outcome::Unresponsive => "the sandbox did not answer any more".into(),
+        Outcome::Completed { .. } => "it completed".into(),
+    })
 }

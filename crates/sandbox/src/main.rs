@@ -1,24 +1,8 @@
 //! `sandbox`: see `--help`.
 
 #[cfg(target_os = "linux")]
-mod arguments;
-#[cfg(target_os = "linux")]
-mod commands;
-#[cfg(target_os = "linux")]
-mod error;
-#[cfg(target_os = "linux")]
-mod hook;
-#[cfg(target_os = "linux")]
-mod text;
-#[cfg(target_os = "linux")]
-mod undo_log;
-
-#[cfg(target_os = "linux")]
 fn main() -> std::process::ExitCode {
-    if codeagent_worker::is_worker() {
-        return codeagent_worker::run(Box::new(codeagent_mount::MountFrontEnd));
-    }
-    commands::main()
+    codeagent_sandbox::run_if_asked().unwrap_or_else(codeagent_sandbox::cli::main)
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -2,8 +2,10 @@
 
 use std::time::SystemTime;
 
-use codeagent_common::{Change, ChangeKind, Protection, StepId, StepInfo, Timestamp};
+use codeagent_common::{Change, ChangeKind, Protection, RelPathBuf, StepId, StepInfo, Timestamp};
 use codeagent_interceptor::{ClosedStep, Conflict, HistoryEntry, Preview, RollbackReport};
+
+use crate::session::Directory;
 
 /// How many paths are listed before "and N more".
 const LISTED: usize = 20;
@@ -80,8 +82,33 @@ fn line(step: &StepInfo, now: Timestamp) -> String {
     text
 }
 
+/// What a command wanted and did not get, and what else is worth knowing.
+pub(crate) fn left_out(directory: &Directory) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (path, rule) in directory.protected.iter().take(LISTED) {
+        lines.push(format!("{path} is protected and was left as it was: {rule}; allow it with --allow-path '{path}'"));
+    }
+    if directory.protected.len() > LISTED {
+        lines.push(format!("and {} more protected paths", directory.protected.len() - LISTED));
+    }
+    let names = |paths: &[RelPathBuf]| self::paths(paths.iter().map(ToString::to_string));
+    if !directory.refused.is_empty() {
+        lines.push(format!("devices are not made: {}", names(&directory.refused)));
+    }
+    if !directory.changed_meanwhile.is_empty() {
+        let names = names(&directory.changed_meanwhile);
+        lines.push(format!("changed by others meanwhile, too; undo brings theirs back: {names}"));
+    }
+    if let Some(step) = &directory.info
+        && !step.flagged.is_empty()
+    {
+        lines.push(format!("look at what other programs will run: {}", names(&step.flagged)));
+    }
+    lines
+}
+
 /// `2 added, 1 modified`.
-fn counts(step: &StepInfo) -> String {
+pub(crate) fn counts(step: &StepInfo) -> String {
     let parts = [
         (step.added, "added"),
         (step.modified, "modified"),

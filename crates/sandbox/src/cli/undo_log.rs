@@ -6,6 +6,7 @@ use std::sync::Arc;
 use codeagent_interceptor::{EngineConfig, UndoEngine, working_dir_of};
 use codeagent_worker::{Client, Server, Unreachable};
 
+use super::output::notice;
 use crate::error::{Result, SandboxError};
 
 /// Whoever holds the undo log; this process, if nobody does.
@@ -35,14 +36,9 @@ fn open(undo_dir: &Path) -> Result<Client> {
         working_dir_of(undo_dir)?.ok_or_else(|| SandboxError::NoLog(undo_dir.into()))?;
     let engine = UndoEngine::open(EngineConfig::new(&working_dir, undo_dir))?;
     if engine.recovery().is_some() {
-        tell_of_recovery();
+        // Nobody asked for it: whoever held the log last was interrupted.
+        notice("took back what an interrupted step had left unfinished");
     }
     let server = Server::local(Arc::new(engine), working_dir);
     Ok(Client::over(server.connect()?, |_| {})?)
-}
-
-/// Nobody asked for it: whoever held the log last was interrupted.
-#[expect(clippy::print_stderr, reason = "it is for people")]
-fn tell_of_recovery() {
-    eprintln!("sandbox: took back what an interrupted step had left unfinished");
 }

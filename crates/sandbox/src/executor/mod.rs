@@ -1,0 +1,94 @@
+//! Where commands run.
+
+mod choose;
+mod host;
+mod namespace;
+
+use std::fmt;
+use std::process::ExitCode;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use codeagent_control::{Exec, Outcome, Stream};
+use codeagent_namespace::{FolderStep, Order, View, ViewChoice, WorkFolder};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use choose::{Chosen, choose};
+pub use host::HostExecutor;
+pub use namespace::NamespaceExecutor;
+
+use crate::error::Result;
+
+/// What stands between a command and the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Isolation {
+    Vm,
+    Namespace,
+    /// Nothing.
+    Host,
+}
+
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum IsolationChoice {
+    /// The first of the others that works
+    #[default]
+    Auto,
+    /// A virtual machine (not built yet)
+    Vm,
+    /// Linux namespaces
+    Namespace,
+    /// None: commands run on this machine as they are, and cannot be undone
+    Host,
+}
+
+/// A command, and the folders it is for.
+#[expect(missing_debug_implementations, reason = "it holds a function")]
+pub struct Work<'a> {
+    pub folders: &'a [WorkFolder<'a>],
+    pub exec: Exec,
+    pub view: ViewChoice,
+    /// What it changes are ambient steps, so that other commands can have theirs meanwhile.
+    pub background: bool,
+    pub orders: Receiver<Order>,
+    pub output: &'a mut dyn FnMut(Stream, &[u8]),
+}
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Ran {
+    pub outcome: Outcome,
+    /// One for each folder, in their order; `None` for those in which nothing was recorded.
+    pub steps: Vec<Option<FolderStep>>,
+    /// `None`: the command worked in the folders themselves.
+    pub view: Option<View>,
+    /// Why it is not the view that was asked for.
+    pub other_view: Option<String>,
+    /// What it did to the folders can be undone.
+    pub undoable: bool,
+    /// Landlock, seccomp and capabilities all keep it in, beside the namespaces.
+    pub confined: bool,
+    /// From the end of its last process until its steps were closed.
+    pub committed_in: Duration,
+}
+
+/// Runs commands of one session.
+pub trait Executor: Send + Sync + fmt::Debug {
+    fn isolation(&self) -> Isolation;
+
+    /// Returns when the command has ended.
+    fn run(&self, work: Work<'_>) -> Result<Ran>;
+}
+
+/// If this process was started to run commands on the host, it does.
+pub(crate) fn run_if_asked() -> Option<ExitCode> {
+    host::run_if_asked()
+}

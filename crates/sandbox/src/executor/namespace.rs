@@ -1,0 +1,48 @@
+//! Commands in Linux namespaces.
+
+use codeagent_namespace::{Executor as Namespaces, Policy, Surroundings};
+
+use super::{Executor, Isolation, Ran, Work};
+use crate::error::{Result, SandboxError};
+
+/// Threads that serve a live view.
+const LIVE_THREADS: usize = 4;
+
+#[derive(Debug)]
+pub struct NamespaceExecutor {
+    namespaces: Namespaces,
+}
+
+impl NamespaceExecutor {
+    pub fn new(policy: Policy) -> Result<Self> {
+        let what = "cannot make a home for commands";
+        let surroundings = Surroundings::new(policy).map_err(SandboxError::doing(what))?;
+        let namespaces = Namespaces::new(surroundings)?
+            .with_live_options(codeagent_mount::live_options(LIVE_THREADS));
+        Ok(Self { namespaces })
+    }
+}
+
+impl Executor for NamespaceExecutor {
+    fn isolation(&self) -> Isolation {
+        Isolation::Namespace
+    }
+
+    fn run(&self, work: Work<'_>) -> Result<Ran> {
+        let Work { folders, exec, view, background, orders, output } = work;
+        let finished = if background {
+            self.namespaces.run_in_background(folders, exec, orders, output)
+        } else {
+            self.namespaces.run(folders, exec, view, orders, output)
+        }?;
+        Ok(Ran {
+            outcome: finished.outcome,
+            steps: finished.steps,
+            view: Some(finished.view),
+            other_view: finished.other_view,
+            undoable: true,
+            confined: finished.confinement.is_complete(),
+            committed_in: finished.committed_in,
+        })
+    }
+}

@@ -1,0 +1,325 @@
+//! Running commands.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use codeagent_common::{RelPathBuf, StepId, StepInfo};
+use codeagent_control::{ByteString, Cause, CommandLine, Exec, Outcome, PtySize, Stdin, Stream};
+use codeagent_interceptor::ClosedStep;
+use codeagent_namespace::{FolderStep, Order, View, WorkFolder};
+use serde::Serialize;
+
+use super::event::Event;
+use super::{Active, Session};
+use crate::error::{Result, SandboxError};
+use crate::executor::{Isolation, Ran, Work};
+
+/// How long a command waits for the one before it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The way to give a command orders while it runs.
+pub(crate) type Orders = Sender<Order>;
+
+/// A command to run.
+#[derive(Debug, Clone)]
+pub struct CommandRequest {
+    pub command: CommandLine,
+    /// Where it begins; the first working directory if not given.
+    pub cwd: Option<PathBuf>,
+    /// Added to what commands get in any case.
+    pub env: BTreeMap<String, ByteString>,
+    /// Run it in a terminal of this size.
+    pub pty: Option<PtySize>,
+    /// Input follows as [`Order::Input`].
+    pub takes_input: bool,
+    pub timeout: Option<Duration>,
+    /// Others run meanwhile: in the live view, its changes are ambient steps.
+    pub background: bool,
+}
+
+impl CommandRequest {
+    pub fn new(command: CommandLine) -> Self {
+        Self {
+            command,
+            cwd: None,
+            env: BTreeMap::new(),
+            pty: None,
+            takes_input: false,
+            timeout: None,
+            background: false,
+        }
+    }
+
+    /// A line for `/bin/sh -c`.
+    pub fn shell(line: impl Into<ByteString>) -> Self {
+        Self::new(CommandLine::Shell(line.into()))
+    }
+
+    pub fn argv(words: impl IntoIterator<Item = impl Into<ByteString>>) -> Self {
+        Self::new(CommandLine::Argv(words.into_iter().map(Into::into).collect()))
+    }
+
+    fn exec(&self) -> Exec {
+        use std::os::unix::ffi::OsStrExt;
+        let mut exec = Exec::new(self.command.clone());
+        exec.cwd = self.cwd.as_ref().map(|cwd| ByteString::from(cwd.as_os_str().as_bytes()));
+        exec.env.clone_from(&self.env);
+        exec.pty = self.pty;
+        exec.stdin = if self.takes_input { Stdin::Stream } else { Stdin::Null };
+        exec.timeout_ms =
+            self.timeout.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        exec
+    }
+}
+
+/// What a command did.
+#[derive(Debug, Clone, Serialize)]
+pub struct CommandReport {
+    pub command: u64,
+    /// As shells have it: 128 and more for signals.
+    pub exit_code: i32,
+    pub cause: Cause,
+    pub isolation: Isolation,
+    /// `None`: it worked in the folders themselves.
+    pub view: Option<View>,
+    /// Why it is not the view that was asked for.
+    pub other_view: Option<String>,
+    /// What it did to the folders can be undone.
+    pub undoable: bool,
+    /// Everything that should keep it in did.
+    pub confined: bool,
+    /// For each working directory it could change.
+    pub directories: Vec<Directory>,
+}
+
+/// What a command did to one working directory.
+#[derive(Debug, Clone, Serialize)]
+pub struct Directory {
+    pub directory: String,
+    pub step: Option<StepId>,
+    /// `None`: it changed nothing, or a transaction goes on.
+    pub info: Option<StepInfo>,
+    /// Left out, because the path is protected; with the rule.
+    pub protected: Vec<(RelPathBuf, String)>,
+    /// Somebody else changed these meanwhile, too.
+    pub changed_meanwhile: Vec<RelPathBuf>,
+    /// Neither files, directories, symlinks, FIFOs nor sockets: left out.
+    pub refused: Vec<RelPathBuf>,
+    /// Steps that were dropped to stay within the limits.
+    pub evicted: Vec<StepId>,
+}
+
+impl Directory {
+    fn new(directory: String, step: FolderStep) -> Self {
+        let FolderStep { closed, report } = step;
+        let (step, info, evicted) = match closed {
+            ClosedStep::Recorded { step, evicted } => (Some(step.id), Some(step), evicted),
+            ClosedStep::Joined(step) => (Some(step), None, vec![]),
+            ClosedStep::Empty(_) | ClosedStep::Denied { .. } => (None, None, vec![]),
+        };
+        Self {
+            directory,
+            step,
+            info,
+            protected: report.adopted.protected,
+            changed_meanwhile: report.changed_meanwhile,
+            refused: report.refused,
+            evicted,
+        }
+    }
+}
+
+/// A command that runs on a thread of its own.
+#[derive(Debug)]
+pub struct Running {
+    pub id: u64,
+    orders: Orders,
+    thread: JoinHandle<Result<CommandReport>>,
+}
+
+impl Running {
+    /// The command may have ended already; then nobody hears it.
+    pub fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for its end.
+    pub fn wait(self) -> Result<CommandReport> {
+        drop(self.orders);
+        let gone = |_| Err(SandboxError::CommandLost("its thread is gone".into()));
+        self.thread.join().unwrap_or_else(gone)
+    }
+}
+
+impl Session {
+    /// Runs a command to its end. `output` is called with what it says, as it says it.
+    pub fn exec(
+        &self,
+        request: &CommandRequest,
+        mut output: impl FnMut(Stream, &[u8]),
+    ) -> Result<CommandReport> {
+        let (id, orders, taken) = self.register();
+        drop(orders);
+        self.run(id, request, taken, &mut output)
+    }
+
+    /// As [`Session::exec`], with orders for it while it runs.
+    pub fn exec_with_orders(
+        &self,
+        request: &CommandRequest,
+        orders: Receiver<Order>,
+        mut output: impl FnMut(Stream, &[u8]),
+    ) -> Result<CommandReport> {
+        let (id, own, taken) = self.register();
+        // Those who only know the number of the command can give orders, too.
+        std::thread::Builder::new().name("orders".into()).spawn(move || {
+            for order in orders {
+                if own.send(order).is_err() {
+                    return;
+                }
+            }
+        })?;
+        self.run(id, request, taken, &mut output)
+    }
+
+    /// The current directory of this process, if it lies in a working directory.
+    pub fn current_dir(&self) -> Option<PathBuf> {
+        let here = std::env::current_dir().ok()?;
+        let active = self.active().ok()?;
+        active.folders.iter().any(|folder| here.starts_with(&folder.path)).then_some(here)
+    }
+
+    /// Runs a command on a thread of its own.
+    pub fn spawn(
+        self: &Arc<Self>,
+        request: CommandRequest,
+        mut output: impl FnMut(Stream, &[u8]) + Send + 'static,
+    ) -> Result<Running> {
+        let (id, orders, taken) = self.register();
+        let session = Arc::clone(self);
+        let thread = std::thread::Builder::new()
+            .name(format!("command-{id}"))
+            .spawn(move || session.run(id, &request, taken, &mut output))?;
+        Ok(Running { id, orders, thread })
+    }
+
+    /// Tells a running command something.
+    pub fn order(&self, command: u64, order: Order) -> Result<()> {
+        let orders = self.running.lock().get(&command).cloned();
+        let orders = orders.ok_or(SandboxError::UnknownCommand(command))?;
+        orders.send(order).map_err(|_| SandboxError::UnknownCommand(command))
+    }
+
+    /// Ends a command and everything it has started.
+    pub fn cancel(&self, command: u64) -> Result<()> {
+        self.order(command, Order::Cancel)
+    }
+
+    pub(crate) fn cancel_all(&self) {
+        for orders in self.running.lock().values() {
+            let _ = orders.send(Order::Cancel); // it has just ended
+        }
+    }
+
+    /// Commands that have not ended.
+    pub fn running(&self) -> Vec<u64> {
+        let mut ids: Vec<u64> = self.running.lock().keys().copied().collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn register(&self) -> (u64, Orders, Receiver<Order>) {
+        let id = self.next_command.fetch_add(1, Ordering::Relaxed);
+        let (orders, taken) = channel();
+        self.running.lock().insert(id, orders.clone());
+        (id, orders, taken)
+    }
+
+    fn run(
+        &self,
+        id: u64,
+        request: &CommandRequest,
+        orders: Receiver<Order>,
+        output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<CommandReport> {
+        let line = request.command.to_string();
+        self.bus.tell(&Event::CommandStarted { command: id, line });
+        let ran = self.active().and_then(|active| {
+            let ran = self.run_in(&active, request, orders, output)?;
+            report(id, &active, ran)
+        });
+        self.running.lock().remove(&id);
+        let (exit_code, steps) = match &ran {
+            Ok(report) => (
+                Some(report.exit_code),
+                report.directories.iter().filter_map(|directory| directory.step).collect(),
+            ),
+            Err(_) => (None, vec![]),
+        };
+        self.bus.tell(&Event::CommandEnded { command: id, exit_code, steps });
+        ran
+    }
+
+    fn run_in(
+        &self,
+        active: &Active,
+        request: &CommandRequest,
+        orders: Receiver<Order>,
+        output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<Ran> {
+        let _turn = match request.background {
+            true => None,
+            false => Some(active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?),
+        };
+        let keepers = active.keepers()?;
+        let folders: Vec<WorkFolder<'_>> = active
+            .folders
+            .iter()
+            .zip(&keepers)
+            .map(|(folder, keeper)| WorkFolder {
+                path: &folder.path,
+                worker: keeper.as_ref().map(|keeper| keeper.client()),
+            })
+            .collect();
+        active.executor.run(Work {
+            folders: &folders,
+            exec: request.exec(),
+            view: self.views(),
+            background: request.background,
+            orders,
+            output,
+        })
+    }
+}
+
+fn report(id: u64, active: &Active, ran: Ran) -> Result<CommandReport> {
+    let Outcome::Completed { status, cause } = ran.outcome else {
+        return Err(crate::error::lost(ran.outcome));
+    };
+    let directories = active
+        .folders
+        .iter()
+        .zip(ran.steps)
+        .filter_map(|(folder, step)| Some(Directory::new(folder.label.clone(), step?)))
+        .collect();
+    Ok(CommandReport {
+        command: id,
+        exit_code: status.shell_code(),
+        cause,
+        isolation: active.executor.isolation(),
+        view: ran.view,
+        other_view: ran.other_view,
+        undoable: ran.undoable,
+        confined: ran.confined,
+        directories,
+    })
+}

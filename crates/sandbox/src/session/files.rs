@@ -1,0 +1,95 @@
+//! Changes that file tools make, each a step.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use codeagent_interceptor::{ClosedStep, StepRequest};
+use codeagent_worker::FileChange as WorkerChange;
+use serde_bytes::ByteBuf;
+
+use super::{Access, Session};
+use crate::error::{Result, SandboxError};
+
+/// How long to wait for a command that runs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A change by the host. Paths are those of the host, or relative to the first working directory;
+/// symlinks are not followed, in no part of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FileChange {
+    /// Makes the file, or replaces what is in it; directories above it are made.
+    Write { path: PathBuf, content: Vec<u8> },
+    /// Makes the directory and those above it.
+    MakeDir { path: PathBuf },
+    /// With `recursive`, whatever is in it.
+    Remove { path: PathBuf, recursive: bool },
+    /// Within one working directory.
+    Rename { from: PathBuf, to: PathBuf },
+}
+
+impl FileChange {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Write { path, .. } | Self::MakeDir { path } | Self::Remove { path, .. } => path,
+            Self::Rename { to, .. } => to,
+        }
+    }
+}
+
+impl Session {
+    /// Makes a change as one step, which is called `label` in the history. If it fails, nothing
+    /// of it is left.
+    pub fn change_files(&self, label: &str, changes: &[FileChange]) -> Result<ClosedStep> {
+        let active = self.active()?;
+        let first =
+            changes.first().ok_or_else(|| SandboxError::Usage("nothing to change".into()))?;
+        let (folder, _) = active.locate(first.path())?;
+        let mut orders = Vec::new();
+        for change in changes {
+            let inside = |path: &Path| {
+                let (owner, below) = active.locate(path)?;
+                match owner.path == folder.path {
+                    true => Ok(below),
+                    false => Err(SandboxError::OutsidePath(path.into())),
+                }
+            };
+            match change {
+                FileChange::Write { path, content } => {
+                    let path = inside(path)?;
+                    if let Some(parent) = path.as_path().parent().filter(|parent| !parent.is_root())
+                    {
+                        orders.push(WorkerChange::MakeDir { path: parent.to_buf() });
+                    }
+                    orders.push(WorkerChange::Write {
+                        path,
+                        content: ByteBuf::from(content.clone()),
+                    });
+                }
+                FileChange::MakeDir { path } => {
+                    orders.push(WorkerChange::MakeDir { path: inside(path)? });
+                }
+                FileChange::Remove { path, recursive } => {
+                    let recursive = *recursive;
+                    orders.push(WorkerChange::Remove { path: inside(path)?, recursive });
+                }
+                FileChange::Rename { from, to } => {
+                    orders.push(WorkerChange::Rename { from: inside(from)?, to: inside(to)? });
+                }
+            }
+        }
+        if folder.access == Access::ReadOnly {
+            return Err(SandboxError::ReadOnly(folder.path.clone()));
+        }
+        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let keeper = folder.keeper()?;
+        let client = keeper.client();
+        client.open_step(StepRequest::api(label))?;
+        for order in orders {
+            if let Err(error) = client.change(order) {
+                client.abort_step()?;
+                return Err(error.into());
+            }
+        }
+        Ok(client.close_step(None)?)
+    }
+}

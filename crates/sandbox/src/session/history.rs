@@ -1,0 +1,173 @@
+//! Undo, redo, and everything else that is about steps.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use codeagent_common::{
+    Change, RelPathBuf, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId, StepId,
+    StepInfo,
+};
+use codeagent_interceptor::{
+    ClosedStep, HistoryEntry, OnConflict, Preview, RestoreReport, RollbackReport,
+};
+use codeagent_worker::Request;
+
+use super::folder::Keeper;
+use super::{Access, Active, Session};
+use crate::error::{Result, SandboxError};
+
+/// How long to wait for a command that runs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// All of them are about one working directory: the one with this label, or the first.
+impl Session {
+    /// Oldest first.
+    pub fn history(&self, directory: Option<&str>) -> Result<Vec<HistoryEntry>> {
+        self.ask(directory, |keeper| Ok(keeper.client().history()?))
+    }
+
+    pub fn redoable(&self, directory: Option<&str>) -> Result<Vec<StepInfo>> {
+        self.ask(directory, |keeper| Ok(keeper.client().redoable()?))
+    }
+
+    /// The net changes of a step.
+    pub fn changes(&self, directory: Option<&str>, step: StepId) -> Result<Vec<Change>> {
+        self.ask(directory, |keeper| Ok(keeper.client().changes(step)?))
+    }
+
+    pub fn preview(&self, directory: Option<&str>, count: usize) -> Result<Preview> {
+        self.ask(directory, |keeper| Ok(keeper.client().preview(count)?))
+    }
+
+    pub fn undo(
+        &self,
+        directory: Option<&str>,
+        count: usize,
+        conflicts: OnConflict,
+    ) -> Result<RollbackReport> {
+        self.change(directory, |keeper| Ok(keeper.client().undo(count, conflicts)?))
+    }
+
+    pub fn redo(
+        &self,
+        directory: Option<&str>,
+        count: usize,
+        conflicts: OnConflict,
+    ) -> Result<RollbackReport> {
+        self.change(directory, |keeper| Ok(keeper.client().redo(count, conflicts)?))
+    }
+
+    /// Brings paths back to what they were before a step, as a step of its own.
+    pub fn restore(
+        &self,
+        directory: Option<&str>,
+        step: StepId,
+        paths: Vec<RelPathBuf>,
+    ) -> Result<RestoreReport> {
+        self.change(directory, |keeper| Ok(keeper.client().restore(step, paths)?))
+    }
+
+    pub fn pin(&self, directory: Option<&str>, step: StepId, pinned: bool) -> Result<()> {
+        self.ask(directory, |keeper| Ok(keeper.client().call(Request::Pin { step, pinned })?))
+    }
+
+    /// Throws the history away.
+    pub fn discard_history(&self, directory: Option<&str>) -> Result<()> {
+        self.change(directory, |keeper| Ok(keeper.client().call(Request::Discard)?))
+    }
+
+    pub fn set_limits(&self, directory: Option<&str>, limits: ResourceLimits) -> Result<()> {
+        self.ask(directory, |keeper| Ok(keeper.client().call(Request::SetLimits(limits))?))
+    }
+
+    /// In all working directories.
+    pub fn set_safeguards(&self, config: SafeguardConfig) -> Result<()> {
+        for keeper in self.active()?.keepers()?.into_iter().flatten() {
+            keeper.client().call::<()>(Request::SetSafeguards(config))?;
+        }
+        Ok(())
+    }
+
+    /// Answers the question of a safeguard.
+    pub fn answer(
+        &self,
+        directory: Option<&str>,
+        question: SafeguardId,
+        decision: SafeguardDecision,
+    ) -> Result<()> {
+        self.active()?.folder(directory)?.answer(question, decision)
+    }
+
+    /// From here on all commands are one step, until it is committed or rolled back.
+    pub fn begin(&self, label: &str) -> Result<Vec<StepId>> {
+        let active = self.active()?;
+        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let mut begun = Vec::new();
+        for keeper in active.keepers()?.into_iter().flatten() {
+            let request = Request::BeginTransaction { label: label.into() };
+            match keeper.client().call(request) {
+                Ok(step) => begun.push((keeper, step)),
+                Err(error) => {
+                    for (keeper, _) in &begun {
+                        keeper.client().call::<StepId>(Request::RollbackTransaction)?;
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+        active.in_transaction.store(true, Ordering::SeqCst);
+        Ok(begun.into_iter().map(|(_, step)| step).collect())
+    }
+
+    /// For each working directory, in their order.
+    pub fn commit(&self) -> Result<Vec<ClosedStep>> {
+        let active = self.active()?;
+        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let mut closed = Vec::new();
+        for keeper in active.keepers()?.into_iter().flatten() {
+            closed.push(keeper.client().call(Request::CommitTransaction)?);
+        }
+        active.in_transaction.store(false, Ordering::SeqCst);
+        Ok(closed)
+    }
+
+    /// Takes back everything since [`Session::begin`].
+    pub fn rollback(&self) -> Result<Vec<StepId>> {
+        let active = self.active()?;
+        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        active.roll_back()
+    }
+
+    fn ask<T>(&self, directory: Option<&str>, ask: impl FnOnce(&Keeper) -> Result<T>) -> Result<T> {
+        let active = self.active()?;
+        let keeper = active.folder(directory)?.keeper()?;
+        ask(&keeper)
+    }
+
+    /// As `ask`, while no command has a step.
+    fn change<T>(
+        &self,
+        directory: Option<&str>,
+        change: impl FnOnce(&Keeper) -> Result<T>,
+    ) -> Result<T> {
+        let active = self.active()?;
+        let folder = active.folder(directory)?;
+        if folder.access == Access::ReadOnly {
+            return Err(SandboxError::ReadOnly(folder.path.clone()));
+        }
+        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let keeper = folder.keeper()?;
+        change(&keeper)
+    }
+}
+
+impl Active {
+    pub(super) fn roll_back(&self) -> Result<Vec<StepId>> {
+        let mut steps = Vec::new();
+        for keeper in self.keepers()?.into_iter().flatten() {
+            steps.push(keeper.client().call(Request::RollbackTransaction)?);
+        }
+        self.in_transaction.store(false, Ordering::SeqCst);
+        Ok(steps)
+    }
+}

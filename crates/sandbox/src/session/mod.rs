@@ -1,0 +1,296 @@
+//! A session: working directories whose changes can be undone, and commands that run in them.
+//!
+//! ```text
+//! MCP, STDIO API, command line ──► Session ──► Executor ──► shim ──► command
+//!                                     │                                 │ files
+//!                                     └─► Folder ──► worker process ◄───┘
+//! ```
+//!
+//! Everything here may be called from any thread at once, waits until it is done, and prints
+//! nothing. Events go to whoever listens ([`Session::listen`]), questions to an [`Asker`].
+
+mod ask;
+mod commands;
+mod event;
+mod files;
+mod folder;
+mod history;
+mod lane;
+mod options;
+mod status;
+mod watch;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use codeagent_common::RelPathBuf;
+use codeagent_namespace::{Keep, Network, Policy, ViewChoice};
+use parking_lot::{Mutex, RwLock};
+
+pub use ask::{AnsweredElsewhere, Asker, DenyAll, Question};
+pub use commands::{CommandReport, CommandRequest, Directory, Running};
+pub use event::{Event, Listener};
+pub use files::FileChange;
+pub use options::{Access, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions};
+pub use status::{FolderStatus, SessionStatus, State};
+
+use crate::error::{Result, SandboxError};
+use crate::executor::{Chosen, Executor, Isolation, choose};
+use crate::places;
+use commands::Orders;
+use event::Bus;
+use folder::{Folder, Keeper, SharedAsker};
+use lane::Lane;
+use watch::Watcher;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    options: SessionOptions,
+    bus: Bus,
+    asker: SharedAskerBox,
+    active: RwLock<Option<Arc<Active>>>,
+    /// Commands that have not ended, with the way to give them orders.
+    running: Mutex<HashMap<u64, Orders>>,
+    next_command: AtomicU64,
+}
+
+struct SharedAskerBox(SharedAsker);
+
+impl std::fmt::Debug for SharedAskerBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asker")
+    }
+}
+
+/// What a running session has.
+#[derive(Debug)]
+pub(crate) struct Active {
+    executor: Box<dyn Executor>,
+    passed_over: Vec<(Isolation, String)>,
+    folders: Vec<Arc<Folder>>,
+    /// One at a time has a step of its own.
+    lane: Lane,
+    /// Steps are grouped until it ends.
+    in_transaction: AtomicBool,
+    /// Held for as long as the session runs.
+    _watcher: Option<Watcher>,
+}
+
+impl Session {
+    /// A session that has not been started.
+    pub fn new(options: SessionOptions) -> Result<Arc<Self>> {
+        let count = options.folders.len();
+        if count == 0 || count > MAX_FOLDERS {
+            return Err(SandboxError::Usage(format!(
+                "a session has 1 to {MAX_FOLDERS} working directories, not {count}"
+            )));
+        }
+        let asker: Arc<dyn Asker> = Arc::new(DenyAll);
+        Ok(Arc::new(Self {
+            options,
+            bus: Bus::default(),
+            asker: SharedAskerBox(Arc::new(RwLock::new(asker))),
+            active: RwLock::new(None),
+            running: Mutex::default(),
+            next_command: AtomicU64::new(1),
+        }))
+    }
+
+    /// Events go there, too, from now on.
+    pub fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) {
+        self.bus.add(Box::new(listener));
+    }
+
+    /// Who is asked from now on; until then everything is denied.
+    pub fn set_asker(&self, asker: Arc<dyn Asker>) {
+        *self.asker.0.write() = asker;
+    }
+
+    pub fn options(&self) -> &SessionOptions {
+        &self.options
+    }
+
+    /// Opens the working directories, recovers what was interrupted, and finds out how commands
+    /// can run.
+    pub fn start(&self) -> Result<()> {
+        let mut active = self.active.write();
+        if active.is_some() {
+            return Err(SandboxError::AlreadyRunning);
+        }
+        let new = self.make_active()?;
+        let (isolation, passed_over) = (new.executor.isolation(), new.passed_over.clone());
+        *active = Some(Arc::new(new));
+        drop(active);
+        self.bus.tell(&Event::Started { isolation, passed_over });
+        Ok(())
+    }
+
+    fn make_active(&self) -> Result<Active> {
+        let outlets = || (self.bus.clone(), Arc::clone(&self.asker.0));
+        let folders = self
+            .options
+            .folders
+            .iter()
+            .map(|options| Folder::new(options, &self.options, outlets()).map(Arc::new))
+            .collect::<Result<Vec<_>>>()?;
+        check_apart(&folders)?;
+        let first = folders.first().ok_or(SandboxError::NotRunning)?;
+        let policy = self.surroundings(&first.path)?;
+        let paths = (first.path.as_path(), first.undo_dir.as_path());
+        let Chosen { executor, passed_over } = choose(self.options.isolation, policy, paths)?;
+        for folder in &folders {
+            folder.keeper()?;
+        }
+        let _watcher = self.options.watch.then(|| Watcher::start(&folders, &self.bus)).flatten();
+        Ok(Active {
+            executor,
+            passed_over,
+            folders,
+            lane: Lane::default(),
+            in_transaction: AtomicBool::new(false),
+            _watcher,
+        })
+    }
+
+    fn surroundings(&self, first: &Path) -> Result<Policy> {
+        let options = &self.options;
+        let mut policy = Policy::new(places::surroundings_of(first)?);
+        policy.keep = if options.persistent { Keep::Persistent } else { Keep::Ephemeral };
+        policy.network = match options.network {
+            NetworkChoice::Open => Network::Open,
+            NetworkChoice::Disabled => Network::Disabled,
+        };
+        policy.limits = options.command_limits;
+        policy.toolchains.clone_from(&options.toolchains);
+        policy.readable.clone_from(&options.readable);
+        Ok(policy)
+    }
+
+    /// Ends all commands and the workers. An open transaction is taken back.
+    pub fn stop(&self) -> Result<()> {
+        self.cancel_all();
+        let active = self.active.write().take().ok_or(SandboxError::NotRunning)?;
+        active.lane.wait_until_free();
+        if active.in_transaction.load(std::sync::atomic::Ordering::SeqCst) {
+            active.roll_back()?;
+        }
+        let mut outcome = Ok(());
+        for folder in &active.folders {
+            outcome = outcome.and(folder.close());
+        }
+        drop(active);
+        self.bus.tell(&Event::Stopped);
+        outcome
+    }
+
+    /// Starts afresh: what commands had installed or left in their home and `/tmp` is gone. The
+    /// working directories and their histories stay.
+    pub fn reset(&self) -> Result<()> {
+        match self.stop() {
+            Ok(()) | Err(SandboxError::NotRunning) => {}
+            Err(error) => return Err(error),
+        }
+        let first = self.options.folders.first().ok_or(SandboxError::NotRunning)?;
+        let state = places::surroundings_of(&places::canonical(&first.path)?)?;
+        let what = "cannot remove what commands had left";
+        codeagent_namespace::forget(&state).map_err(SandboxError::doing(what))?;
+        self.start()
+    }
+
+    pub(crate) fn active(&self) -> Result<Arc<Active>> {
+        self.active.read().clone().ok_or(SandboxError::NotRunning)
+    }
+
+    fn views(&self) -> ViewChoice {
+        match self.options.view {
+            codeagent_namespace::View::Transactional => ViewChoice::Auto,
+            codeagent_namespace::View::Live => ViewChoice::AutoLive,
+        }
+    }
+}
+
+impl Active {
+    /// The folder of that name; the first one if there is none.
+    fn folder(&self, label: Option<&str>) -> Result<&Arc<Folder>> {
+        match label {
+            None => self.folders.first().ok_or(SandboxError::NotRunning),
+            Some(label) => self
+                .folders
+                .iter()
+                .find(|folder| folder.label == label || folder.path.as_os_str() == label)
+                .ok_or_else(|| SandboxError::UnknownDirectory(label.into())),
+        }
+    }
+
+    fn keepers(&self) -> Result<Vec<Option<Arc<Keeper>>>> {
+        let keeper = |folder: &Arc<Folder>| match folder.access {
+            Access::ReadOnly => Ok(None),
+            Access::ReadWrite => folder.keeper().map(Some),
+        };
+        self.folders.iter().map(keeper).collect()
+    }
+
+    /// Which folder a path of the host lies in, and where there. Relative ones count from the
+    /// first. What symlinks make of it is not asked here: nobody follows any.
+    pub(crate) fn locate(&self, path: &Path) -> Result<(&Arc<Folder>, RelPathBuf)> {
+        let outside = || SandboxError::OutsidePath(path.into());
+        let first = self.folders.first().ok_or(SandboxError::NotRunning)?;
+        let full = lexical(&first.path.join(path)).ok_or_else(outside)?;
+        // The innermost, should one lie within another.
+        let holds = |folder: &&Arc<Folder>| full.starts_with(&folder.path);
+        let folder = self
+            .folders
+            .iter()
+            .filter(holds)
+            .max_by_key(|folder| folder.path.as_os_str().len())
+            .ok_or_else(outside)?;
+        let below = full.strip_prefix(&folder.path).map_err(|_| outside())?;
+        use std::os::unix::ffi::OsStrExt;
+        let below = RelPathBuf::new(below.as_os_str().as_bytes()).map_err(|_| outside())?;
+        Ok((folder, below))
+    }
+}
+
+/// Without `.` and `..`; `None` if it would leave the root.
+fn lexical(path: &Path) -> Option<PathBuf> {
+    use std::path::Component;
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                if !plain.pop() {
+                    return None;
+                }
+            }
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    Some(plain)
+}
+
+/// Labels and folders have to differ, and no folder may lie in another: a change would belong to
+/// two histories.
+fn check_apart(folders: &[Arc<Folder>]) -> Result<()> {
+    for (nth, folder) in folders.iter().enumerate() {
+        for other in &folders[..nth] {
+            if folder.label == other.label {
+                return Err(SandboxError::Usage(format!(
+                    "two working directories are called {:?}; give one another name with NAME=PATH",
+                    folder.label
+                )));
+            }
+            if folder.path.starts_with(&other.path) || other.path.starts_with(&folder.path) {
+                return Err(SandboxError::Usage(format!(
+                    "of {} and {} one lies within the other",
+                    other.path.display(),
+                    folder.path.display()
+                )));
+            }
+        }
+    }
+    Ok(())
+}

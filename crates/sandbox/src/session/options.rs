@@ -1,0 +1,98 @@
+//! What a session is to be.
+
+use std::path::PathBuf;
+
+use codeagent_common::{ResourceLimits, SafeguardConfig};
+use codeagent_namespace::{Limits, View};
+use serde::{Deserialize, Serialize};
+
+use crate::executor::IsolationChoice;
+use crate::policy::PathRules;
+
+/// So many working directories one session can have.
+pub const MAX_FOLDERS: usize = 8;
+
+#[derive(Debug, Clone)]
+pub struct SessionOptions {
+    /// One to eight; commands begin in the first.
+    pub folders: Vec<FolderOptions>,
+    pub isolation: IsolationChoice,
+    pub view: View,
+    pub network: NetworkChoice,
+    /// The home and the `/tmp` of commands are kept for the next session.
+    pub persistent: bool,
+    pub command_limits: Limits,
+    /// Directories of the home in which tools live, beside the usual ones.
+    pub toolchains: Vec<PathBuf>,
+    /// Further paths of the host that commands can read.
+    pub readable: Vec<PathBuf>,
+    pub limits: ResourceLimits,
+    pub safeguards: SafeguardConfig,
+    pub rules: PathRules,
+    /// Survive power loss, at a price.
+    pub durable: bool,
+    /// Leave paths that `.gitignore` names out of undo.
+    pub gitignore: bool,
+    /// Report other people's edits as they happen; undo finds them in any case.
+    pub watch: bool,
+    /// If another session holds a folder, work through its worker.
+    pub share: bool,
+}
+
+impl SessionOptions {
+    pub fn new(folders: Vec<FolderOptions>) -> Self {
+        Self {
+            folders,
+            isolation: IsolationChoice::Auto,
+            view: View::Transactional,
+            network: NetworkChoice::Open,
+            persistent: true,
+            command_limits: Limits::default(),
+            toolchains: Vec::new(),
+            readable: Vec::new(),
+            limits: ResourceLimits::default(),
+            safeguards: SafeguardConfig::default(),
+            rules: PathRules::default(),
+            durable: false,
+            gitignore: false,
+            watch: false,
+            share: false,
+        }
+    }
+}
+
+/// A working directory.
+#[derive(Debug, Clone)]
+pub struct FolderOptions {
+    pub path: PathBuf,
+    /// Where its history is kept; a place is found if none is given.
+    pub undo_dir: Option<PathBuf>,
+    /// What it is called in answers; the last part of its path if not given.
+    pub label: Option<String>,
+    pub access: Access,
+}
+
+impl FolderOptions {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), undo_dir: None, label: None, access: Access::ReadWrite }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    #[default]
+    ReadWrite,
+    /// Refused by the filesystem that commands see, and by the engine.
+    ReadOnly,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkChoice {
+    /// The network of this machine
+    #[default]
+    Open,
+    /// Nothing but a loopback interface of its own
+    Disabled,
+}
