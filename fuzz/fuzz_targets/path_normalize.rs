@@ -11,7 +11,12 @@ fuzz_target!(|data: &[u8]| {
         let Ok(path) = RelPath::new(bytes) else { continue };
         check(path);
         let json = serde_json::to_string(&path.to_buf()).unwrap();
-        assert_eq!(serde_json::from_str::<RelPathBuf>(&json).unwrap(), path.to_buf());
+        let read: RelPathBuf = serde_json::from_str(&json).unwrap();
+        check(read.as_path());
+        // Text has no room for other names.
+        if std::str::from_utf8(bytes).is_ok() {
+            assert_eq!(read.as_path(), path);
+        }
     }
     let (Ok(above), Ok(below)) = (RelPath::new(first), RelPath::new(second)) else { return };
     let joined = above.concat(below);
