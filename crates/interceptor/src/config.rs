@@ -18,10 +18,22 @@ use crate::events::{EventSink, IgnoreEvents};
 pub trait PathPolicy: Send + Sync {
     fn judge(&self, path: RelPath<'_>, usage: PathUse) -> PathVerdict;
 
-    /// Whether a rule could apply to something below `path` that would not apply to it elsewhere.
-    /// A directory that is about to get this name is then looked through first.
-    fn guards_below(&self, _path: RelPath<'_>) -> bool {
+    /// Whether a rule could apply to something below `path` that is used like this. A directory
+    /// that comes or goes as a whole is then looked through first.
+    fn guards_below(&self, _path: RelPath<'_>, _usage: PathUse) -> bool {
         false
+    }
+
+    /// Whether content has to be looked at before it takes this name. Where that cannot be done,
+    /// because it is written in place or is no file, the policy is asked about
+    /// [`PathUse::Write`] instead.
+    fn inspects(&self, _path: RelPath<'_>) -> bool {
+        false
+    }
+
+    /// Judges the content that is about to take a name, given what has the name.
+    fn inspect(&self, _path: RelPath<'_>, _former: Option<&[u8]>, _content: &[u8]) -> PathVerdict {
+        PathVerdict::Allow
     }
 }
 

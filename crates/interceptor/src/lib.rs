@@ -49,9 +49,9 @@ pub use {
     clock::{Clock, SystemClock},
     config::{AllowAll, EngineConfig, PathPolicy},
     engine::{
-        AdoptReport, ClientCache, ClosedStep, HistoryEntry, OnConflict, OverlayReport, Preview,
-        RecoveryReport, RestoreReport, RollbackOptions, RollbackReport, StagedChange, Staging,
-        StepRequest, StoreStatus, UndoEngine,
+        AdoptReport, ClientCache, ClosedStep, EntryContent, HistoryEntry, OnConflict,
+        OverlayReport, Preview, RecoveryReport, RestoreReport, RollbackOptions, RollbackReport,
+        StagedChange, Staging, StepRequest, StoreStatus, UndoEngine,
     },
     inspect::{Finding, VerifyReport, dump, verify},
     probe::{Fault, FaultInjector, Point},

@@ -257,7 +257,7 @@ fn what_the_policy_denies_is_left_out_and_the_rest_is_adopted() {
                 false => PathVerdict::Allow,
             }
         }
-        fn guards_below(&self, _: RelPath<'_>) -> bool {
+        fn guards_below(&self, _: RelPath<'_>, _usage: PathUse) -> bool {
             true
         }
     }

@@ -28,7 +28,7 @@ impl PathPolicy for Rules {
         }
     }
 
-    fn guards_below(&self, _path: RelPath<'_>) -> bool {
+    fn guards_below(&self, _path: RelPath<'_>, _usage: PathUse) -> bool {
         true
     }
 }

@@ -53,7 +53,7 @@ impl PathPolicy for NoHooks {
         if hook { PathVerdict::Deny("hooks".into()) } else { PathVerdict::Allow }
     }
 
-    fn guards_below(&self, _path: RelPath<'_>) -> bool {
+    fn guards_below(&self, _path: RelPath<'_>, _usage: PathUse) -> bool {
         true
     }
 }

@@ -16,12 +16,16 @@
 
 #![cfg(target_os = "linux")]
 
+pub mod classify;
 pub mod cli;
+pub mod config;
+pub mod diff;
 pub mod error;
 pub mod executor;
 pub mod places;
 pub mod policy;
 pub mod session;
+pub mod setup;
 
 use std::process::ExitCode;
 
@@ -31,7 +35,8 @@ pub use error::{Result, SandboxError};
 /// To be called before anything else, in a process that has one thread.
 pub fn run_if_asked() -> Option<ExitCode> {
     if codeagent_worker::is_worker() {
-        return Some(codeagent_worker::run(Box::new(codeagent_mount::MountFrontEnd)));
+        let front_end = Box::new(codeagent_mount::MountFrontEnd);
+        return Some(codeagent_worker::run_with_policy(front_end, policy::read));
     }
     codeagent_namespace::run_if_asked().or_else(executor::run_if_asked)
 }

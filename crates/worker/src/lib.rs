@@ -28,7 +28,7 @@ mod supervise;
 mod system_calls;
 
 pub use client::{Client, Unreachable, WorkerError};
-pub use process::{Ended, FrontEnd, WorkerFs, is_worker, run};
+pub use process::{Ended, FrontEnd, ReadPolicy, WorkerFs, is_worker, run, run_with_policy};
 pub use protocol::{
     Activity, Confinement, Event, Failure, FileChange, Greeting, Ready, Request, Settings,
 };

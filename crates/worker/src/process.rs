@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use codeagent_common::ErrorCode;
 use codeagent_fs::{FsConfig, InterceptedFs, raise_descriptor_limit};
-use codeagent_interceptor::{EngineConfig, SOCKET, UndoEngine, UndoError};
+use codeagent_interceptor::{AllowAll, EngineConfig, PathPolicy, SOCKET, UndoEngine, UndoError};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
@@ -56,10 +57,18 @@ pub fn is_worker() -> bool {
     std::env::args_os().nth(1).is_some_and(|argument| argument == ARGUMENT)
 }
 
+/// Makes a path policy of what came with the settings.
+pub type ReadPolicy = fn(&[u8]) -> Result<Arc<dyn PathPolicy>, String>;
+
+/// As [`run_with_policy`], in a program that knows of no path policy.
+pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
+    run_with_policy(front_end, |_| Err("this program knows no rules for paths".into()))
+}
+
 /// Is a worker: standard input is the connection to the process that started this one.
 #[expect(clippy::print_stderr, reason = "errors that nobody listens to are for people")]
-pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
-    match live(front_end) {
+pub fn run_with_policy(front_end: Box<dyn FrontEnd>, read_policy: ReadPolicy) -> ExitCode {
+    match live(front_end, read_policy) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("worker: {error}");
@@ -68,14 +77,15 @@ pub fn run(front_end: Box<dyn FrontEnd>) -> ExitCode {
     }
 }
 
-fn live(front_end: Box<dyn FrontEnd>) -> io::Result<()> {
+fn live(front_end: Box<dyn FrontEnd>, read_policy: ReadPolicy) -> io::Result<()> {
     raw::close_what_was_inherited();
     // Each file that a client knows takes one, whoever started us.
     codeagent_fs::raise_descriptor_limit();
     let owner = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Some((settings, sent)) = link::receive::<Settings>(&owner)? else { return Ok(()) };
     let working_dir = sent.into_iter().next().ok_or(io::ErrorKind::InvalidInput)?;
-    let started = start(settings, working_dir, front_end);
+    let started = path_policy(&settings, read_policy)
+        .and_then(|policy| start(settings, working_dir, front_end, policy));
     let answer = match &started {
         Ok((_, ready)) => Ok(ready.clone()),
         Err(failure) => Err(failure.clone()),
@@ -99,6 +109,7 @@ fn start(
     settings: Settings,
     working_dir: OwnedFd,
     front_end: Box<dyn FrontEnd>,
+    policy: Arc<dyn PathPolicy>,
 ) -> Result<(Life, Ready), Failure> {
     raise_descriptor_limit();
     let mut settings = settings;
@@ -114,7 +125,7 @@ fn start(
     let mut fs_config = FsConfig::new(format!("/proc/self/fd/{}/.", working_dir.as_raw_fd()));
     fs_config.cache = settings.cache;
     fs_config.read_only = settings.read_only;
-    let engine = Arc::new(open_engine(&settings, (working_dir, &undo_dir), &clients)?);
+    let engine = Arc::new(open_engine(&settings, (working_dir, &undo_dir), &clients, policy)?);
     let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine))?);
     let (listener, unreachable) = match listen(&undo_dir) {
         Ok(listener) => (Some(listener), None),
@@ -147,6 +158,19 @@ fn start(
     Ok((life, Ready { recovery, confinement, unreachable }))
 }
 
+/// Rules that cannot be read protect nothing, so nothing is served then.
+fn path_policy(
+    settings: &Settings,
+    read_policy: ReadPolicy,
+) -> Result<Arc<dyn PathPolicy>, Failure> {
+    let Some(rules) = &settings.path_rules else { return Ok(Arc::new(AllowAll)) };
+    let unreadable = |reason| {
+        let message = format!("the rules for protected paths cannot be read: {reason}");
+        Failure::new(ErrorCode::BadRequest, message)
+    };
+    read_policy(rules).map_err(unreadable)
+}
+
 /// Opens the undo directory, and makes it first if need be: later that would be outside our reach,
 /// and so would be what its name says.
 fn open_undo_dir(settings: &mut Settings) -> Result<OwnedFd, Failure> {
@@ -175,6 +199,7 @@ fn open_engine(
     settings: &Settings,
     (working_dir, undo_dir): (OwnedFd, &OwnedFd),
     clients: &Arc<Clients>,
+    policy: Arc<dyn PathPolicy>,
 ) -> Result<UndoEngine, Failure> {
     let mut config = EngineConfig::new(&settings.working_dir, &settings.undo_dir);
     config.opened = Some(Arc::new(working_dir));
@@ -185,6 +210,7 @@ fn open_engine(
     config.safeguards = settings.safeguards;
     config.durable = settings.durable;
     config.gitignore = settings.gitignore;
+    config.paths = policy;
     config.events = Arc::clone(clients) as _;
     Ok(UndoEngine::open(config)?)
 }

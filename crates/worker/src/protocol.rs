@@ -33,6 +33,9 @@ pub struct Settings {
     pub safeguards: SafeguardConfig,
     pub durable: bool,
     pub gitignore: bool,
+    /// What the path policy is made of, for whoever reads it in the worker; without it, everything
+    /// is allowed.
+    pub path_rules: Option<ByteBuf>,
 }
 
 impl Settings {
@@ -47,6 +50,7 @@ impl Settings {
             safeguards: SafeguardConfig::default(),
             durable: false,
             gitignore: false,
+            path_rules: None,
         }
     }
 }
@@ -135,6 +139,9 @@ pub enum Request {
     Redoable,
     /// → `Vec<Change>`
     Changes { step: StepId },
+    /// What a path was before a step, or is now →
+    /// [`EntryContent`](codeagent_interceptor::EntryContent)
+    Content { before: Option<StepId>, path: RelPathBuf, most_bytes: u64 },
     /// → [`Preview`](codeagent_interceptor::Preview)
     Preview { count: usize },
     /// → [`RollbackReport`](codeagent_interceptor::RollbackReport)

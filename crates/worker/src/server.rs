@@ -263,6 +263,9 @@ impl Server {
             Request::History => reply(&engine.history()),
             Request::Redoable => reply(&engine.redoable()),
             Request::Changes { step } => reply(&engine.changes(step)?),
+            Request::Content { before, path, most_bytes } => {
+                reply(&engine.content(before, path.as_path(), most_bytes)?)
+            }
             Request::Preview { count } => reply(&engine.preview(count)?),
             Request::Undo { count, options } => reply(&engine.rollback(count, options)?),
             Request::Redo { count, options } => reply(&engine.redo(count, options)?),

@@ -117,10 +117,15 @@ impl UndoEngine {
             StagedChange::Place { path, staged } | StagedChange::Edit { path, staged } => {
                 let exists =
                     self.workspace.tree.stat(path.as_path()).map_err(UndoError::host)?.is_some();
-                let usage = if exists { PathUse::Write } else { PathUse::Appear };
+                let policy = &self.config.paths;
+                // What takes the name as a whole can be looked at.
+                let is_write = exists && !policy.inspects(path.as_path());
+                let usage = if is_write { PathUse::Write } else { PathUse::Appear };
                 self.judge_path(path.as_path(), usage, step)?;
+                let entry = staging.owned_entry(staged.as_path()).map_err(UndoError::host)?;
+                self.inspect(path.as_path(), &entry, step)?;
                 self.judge_contents(path.as_path(), step)?;
-                if !self.config.paths.guards_below(path.as_path()) {
+                if !policy.guards_below(path.as_path(), PathUse::Appear) {
                     return Ok(());
                 }
                 let Ok(dir) = staging.owned_dir(staged.as_path()) else {
@@ -129,7 +134,12 @@ impl UndoEngine {
                 let mut verdict = Ok(());
                 crate::host::walk(&dir, path.as_path(), &mut |below, _, _, _| {
                     if verdict.is_ok() {
-                        verdict = self.judge_path(below, PathUse::Appear, step);
+                        let inside = below.strip(path.as_path()).unwrap_or(RelPath::ROOT);
+                        let source = staged.as_path().concat(inside);
+                        verdict = self.judge_path(below, PathUse::Appear, step).and_then(|()| {
+                            let entry = staging.owned_entry(source.as_path());
+                            self.inspect(below, &entry.map_err(UndoError::host)?, step)
+                        });
                     }
                     Ok(())
                 })
@@ -141,7 +151,7 @@ impl UndoEngine {
 
     /// A directory goes with everything below it, which the policy may want to keep.
     fn judge_contents(&self, path: RelPath<'_>, step: Option<&OpenStep>) -> Result<()> {
-        if !self.config.paths.guards_below(path) {
+        if !self.config.paths.guards_below(path, PathUse::Disappear) {
             return Ok(());
         }
         let Ok(dir) = self.workspace.tree.owned_dir(path) else { return Ok(()) };

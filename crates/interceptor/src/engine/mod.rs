@@ -11,12 +11,14 @@
 //! | `adopt`, `overlay` | committing a staged tree, and the upper layer of an overlay |
 //! | `restore`, `past`, `rebuild`, `placing` | bringing single paths back |
 //! | `history` | what can be asked without changing anything |
+//! | `content` | what was in a file, for people who want to see what a step did |
 //! | `limits` | eviction and pinning |
 //! | `full_disk` | what still works when there is no space left |
 //! | `caches` | what clients have in memory of files' contents |
 
 mod adopt;
 mod caches;
+mod content;
 mod continuity;
 mod cursor;
 mod external;
@@ -58,6 +60,7 @@ use crate::store::{
 
 pub use adopt::{AdoptReport, StagedChange};
 pub use caches::ClientCache;
+pub use content::EntryContent;
 pub use history::{HistoryEntry, Preview, StoreStatus};
 pub use overlay::{OverlayReport, Staging};
 pub(crate) use permit::Held;

@@ -169,7 +169,8 @@ impl UndoEngine {
             merged.push(at);
         }
         for (path, entry) in std::mem::take(&mut difference.whole) {
-            if difference.moved || self.config.paths.guards_below(path.as_path()) {
+            let policy = &self.config.paths;
+            if difference.moved || policy.guards_below(path.as_path(), PathUse::Appear) {
                 self.clean_below(&state, path.as_path(), &entry, &mut difference)?;
             }
             OverlayMarks::of(&entry)
@@ -268,7 +269,7 @@ impl UndoEngine {
         top: &Entry<'_>,
         into: &mut Difference,
     ) -> Result<()> {
-        let guarded = self.config.paths.guards_below(path);
+        let guarded = self.config.paths.guards_below(path, PathUse::Appear);
         let root = top.open_dir().map_err(UndoError::host)?;
         // A directory says whether its entries have marks.
         let impure = OverlayMarks::of(top).map_err(UndoError::host)?.impure;
@@ -293,7 +294,10 @@ impl UndoEngine {
                 if guarded {
                     let full = path.concat(below.as_path());
                     let step = state.open.as_ref();
-                    match self.judge_path(full.as_path(), PathUse::Appear, step) {
+                    let judged = self
+                        .judge_path(full.as_path(), PathUse::Appear, step)
+                        .and_then(|()| self.inspect(full.as_path(), &entry, step));
+                    match judged {
                         Err(UndoError::PathProtected { path, rule }) => {
                             remove_all(&entry).map_err(UndoError::host)?;
                             into.report.adopted.protected.push((path, rule));

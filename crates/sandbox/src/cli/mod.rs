@@ -1,17 +1,27 @@
 //! The command line. One command, one file; its doc comment is its help text.
 
+mod ask;
+mod completions;
+mod doctor;
 mod history;
 mod hook;
 mod hook_message;
 mod log;
 mod output;
+mod pin;
 mod redo;
+mod restore;
 mod run;
 mod session_arguments;
+mod setup;
+mod shell;
+mod show;
+mod status;
 mod step;
 mod text;
 mod undo;
 mod undo_log;
+mod undo_log_command;
 
 use std::process::ExitCode;
 
@@ -34,11 +44,20 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Shell(shell::Shell),
     History(history::History),
+    Show(show::Show),
     Undo(undo::Undo),
     Redo(redo::Redo),
+    Restore(restore::Restore),
+    Pin(pin::Pin),
+    Status(status::Status),
+    Doctor(doctor::Doctor),
+    Setup(setup::Setup),
+    UndoLog(undo_log_command::UndoLog),
     Step(step::Step),
     Hook(hook::Hook),
+    Completions(completions::Completions),
 }
 
 pub fn main() -> ExitCode {
@@ -63,18 +82,27 @@ impl Command {
     fn execute(self, json: bool) -> Result<Outcome> {
         match self {
             Self::Run(command) => command.execute(json),
+            Self::Shell(command) => command.execute(),
             Self::History(command) => command.execute(),
+            Self::Show(command) => command.execute(),
             Self::Undo(command) => command.execute(),
             Self::Redo(command) => command.execute(),
+            Self::Restore(command) => command.execute(),
+            Self::Pin(command) => command.execute(),
+            Self::Status(command) => command.execute(),
+            Self::Doctor(command) => command.execute(),
+            Self::Setup(command) => command.execute(),
+            Self::UndoLog(command) => command.execute(),
             Self::Step(command) => command.execute(),
             Self::Hook(command) => command.execute(),
+            Self::Completions(command) => command.execute(),
         }
     }
 
     /// Of those that pass on the exit code of another command, one that this rarely has.
     fn exit_code_of_failure(&self) -> u8 {
         match self {
-            Self::Run(_) => run::FAILED,
+            Self::Run(_) | Self::Shell(_) => run::FAILED,
             _ => 1,
         }
     }

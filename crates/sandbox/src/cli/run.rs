@@ -11,6 +11,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::ask::{TERMINAL, has_input as is_readable, wait_for_input};
 use super::output::{Outcome, notice};
 use super::session_arguments::SessionArguments;
 use super::text;
@@ -131,6 +132,11 @@ fn pass_input_on(orders: Sender<Order>) -> Result<()> {
     std::thread::Builder::new().name("input".into()).spawn(move || {
         let mut buffer = vec![0; CHUNK_BYTES];
         loop {
+            wait_for_input();
+            let _terminal = TERMINAL.lock();
+            if !is_readable() {
+                continue;
+            }
             let read = io::stdin().lock().read(&mut buffer).unwrap_or(0);
             let order = Order::Input { data: buffer[..read].to_vec(), eof: read == 0 };
             if orders.send(order).is_err() || read == 0 {
@@ -187,7 +193,7 @@ pub(crate) fn tell(event: &Event) {
 }
 
 /// One line: the step, what changed, how to undo it; more only if something is not as expected.
-fn sum_up(report: &CommandReport, folder: &str) {
+pub(crate) fn sum_up(report: &CommandReport, folder: &str) {
     match report.cause {
         Cause::TimedOut => notice("its time was up, and it was ended"),
         Cause::Cancelled => notice("it was cancelled"),

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use clap::Args;
 use codeagent_namespace::View;
 
-use crate::error::Result;
+use super::ask::AskOnTerminal;
+use super::output::notice;
+use crate::error::{Result, SandboxError};
 use crate::executor::IsolationChoice;
-use crate::places;
+use crate::policy::{BadPattern, Pattern};
 use crate::session::{Access, FolderOptions, NetworkChoice, Session, SessionOptions};
+use crate::{config, places};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SessionArguments {
@@ -35,6 +38,12 @@ pub(crate) struct SessionArguments {
     /// Forget the home and the /tmp of commands afterwards
     #[arg(long)]
     pub(crate) ephemeral: bool,
+    /// Let commands change a protected path, as .envrc or .git/hooks/*
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) allow_path: Vec<String>,
+    /// The configuration to use in place of the user's
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -55,8 +64,15 @@ impl From<ViewArgument> for View {
 }
 
 impl SessionArguments {
+    /// A session as the configuration, then the command line, then the project want it.
     pub(crate) fn session(&self) -> Result<Arc<Session>> {
-        Session::new(self.options()?)
+        let mut options = self.options()?;
+        for line in config::tighten_for_projects(&mut options)? {
+            notice(&line);
+        }
+        let session = Session::new(options)?;
+        session.set_asker(Arc::new(AskOnTerminal));
+        Ok(session)
     }
 
     fn options(&self) -> Result<SessionOptions> {
@@ -68,10 +84,17 @@ impl SessionArguments {
         folders[0].undo_dir.clone_from(&self.undo_dir);
         folders.extend(self.read_only.iter().map(|path| folder(path, Access::ReadOnly)));
         let mut options = SessionOptions::new(folders);
+        config::of_user(self.config.as_deref())?.apply(&mut options);
+        options.share = true;
         options.isolation = self.isolation.unwrap_or(options.isolation);
         options.view = self.view.map_or(options.view, View::from);
         options.network = self.network.unwrap_or(options.network);
         options.persistent &= !self.ephemeral;
+        for pattern in &self.allow_path {
+            let bad = |error: BadPattern| SandboxError::Usage(error.to_string());
+            Pattern::new(pattern).map_err(bad)?;
+            options.rules.allow.push(pattern.clone());
+        }
         Ok(options)
     }
 

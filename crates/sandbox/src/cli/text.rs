@@ -3,7 +3,9 @@
 use std::time::SystemTime;
 
 use codeagent_common::{Change, ChangeKind, Protection, RelPathBuf, StepId, StepInfo, Timestamp};
-use codeagent_interceptor::{ClosedStep, Conflict, HistoryEntry, Preview, RollbackReport};
+use codeagent_interceptor::{
+    ClosedStep, Conflict, HistoryEntry, Preview, RestoreReport, RollbackReport,
+};
 
 use crate::session::Directory;
 
@@ -139,7 +141,7 @@ pub(crate) fn preview(preview: &Preview) -> String {
     lines.join("\n")
 }
 
-fn change(change: &Change) -> String {
+pub(crate) fn change(change: &Change) -> String {
     let sign = match change.kind {
         ChangeKind::Added => '+',
         ChangeKind::Modified => '~',
@@ -170,6 +172,36 @@ pub(crate) fn gone_back(what: &str, report: &RollbackReport) -> String {
         lines.push(format!("not as the step would have them: {}", paths(left)));
     }
     lines.join("\n")
+}
+
+pub(crate) fn restored(report: &RestoreReport) -> String {
+    let names =
+        |paths: &[RelPathBuf]| self::paths(paths.iter().map(|path| printable(&path.to_string())));
+    let Some(step) = &report.step else { return "nothing had to change".into() };
+    let mut lines = Vec::new();
+    if !report.restored.is_empty() {
+        lines.push(format!("restored: {}", names(&report.restored)));
+    }
+    if !report.removed.is_empty() {
+        lines.push(format!("removed: {}", names(&report.removed)));
+    }
+    lines.push(format!("this is step {}, and can be undone", step.id));
+    lines.join("\n")
+}
+
+/// `1.5 MiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut size = count as f64;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{count} B"),
+        _ => format!("{size:.1} {}", UNITS[unit]),
+    }
 }
 
 fn others(conflicts: &[Conflict]) -> String {

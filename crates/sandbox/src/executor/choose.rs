@@ -23,20 +23,21 @@ pub(crate) struct Chosen {
 pub(crate) fn choose(
     choice: IsolationChoice,
     policy: Policy,
+    program: Option<PathBuf>,
     (folder, undo_dir): (&Path, &Path),
 ) -> Result<Chosen> {
     let only = |executor: Box<dyn Executor>| Ok(Chosen { executor, passed_over: vec![] });
     match choice {
         IsolationChoice::Vm => Err(no_vm()),
-        IsolationChoice::Namespace => only(Box::new(NamespaceExecutor::new(policy)?)),
-        IsolationChoice::Host => only(Box::new(HostExecutor::new())),
+        IsolationChoice::Namespace => only(Box::new(NamespaceExecutor::new(policy, program)?)),
+        IsolationChoice::Host => only(Box::new(HostExecutor::new(program))),
         IsolationChoice::Auto => {
             let mut passed_over = vec![(Isolation::Vm, "not built yet".to_owned())];
-            let executor: Box<dyn Executor> = match lacks(folder, undo_dir) {
-                None => Box::new(NamespaceExecutor::new(policy)?),
+            let executor: Box<dyn Executor> = match lacks(folder, undo_dir, program.as_deref()) {
+                None => Box::new(NamespaceExecutor::new(policy, program)?),
                 Some(reason) => {
                     passed_over.push((Isolation::Namespace, reason));
-                    Box::new(HostExecutor::new())
+                    Box::new(HostExecutor::new(program))
                 }
             };
             Ok(Chosen { executor, passed_over })
@@ -55,12 +56,17 @@ fn no_vm() -> SandboxError {
 /// What keeps commands from being contained here. To find out takes a fraction of a second, so
 /// that it was possible is remembered until the machine is started again; should it not be so any
 /// more, commands fail and say why.
-fn lacks(folder: &Path, undo_dir: &Path) -> Option<String> {
-    let memory = Memory::of_this_boot();
+fn lacks(folder: &Path, undo_dir: &Path, program: Option<&Path>) -> Option<String> {
+    let program = program.map_or_else(std::env::current_exe, |program| Ok(program.to_owned()));
+    let program = match program {
+        Ok(program) => program,
+        Err(error) => return Some(error.to_string()),
+    };
+    let memory = Memory::of_this_boot(&program);
     if memory.as_ref().is_some_and(Memory::says_it_works) {
         return None;
     }
-    let found = FactsRequest::new(folder, undo_dir).and_then(|request| facts(&request));
+    let found = facts(&FactsRequest { folder: folder.into(), undo_dir: undo_dir.into(), program });
     let lacking = match found {
         Err(error) => Some(error.to_string()),
         Ok(facts) => facts
@@ -81,9 +87,8 @@ struct Memory {
 }
 
 impl Memory {
-    fn of_this_boot() -> Option<Self> {
+    fn of_this_boot(program: &Path) -> Option<Self> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let program = std::env::current_exe().ok()?;
         let user = rustix::process::geteuid().as_raw();
         let file = crate::places::own_dir()?.join("namespaces-work");
         Some(Self { file, text: format!("{} {user} {}\n", boot.trim(), program.display()) })

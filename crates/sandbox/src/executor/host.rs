@@ -28,15 +28,10 @@ pub struct HostExecutor {
 }
 
 impl HostExecutor {
-    /// `main` of this program begins with [`run_if_asked`](crate::run_if_asked).
-    pub fn new() -> Self {
-        Self { program: "/proc/self/exe".into() }
-    }
-}
-
-impl Default for HostExecutor {
-    fn default() -> Self {
-        Self::new()
+    /// `main` of the program, or of this one, begins with
+    /// [`run_if_asked`](crate::run_if_asked).
+    pub fn new(program: Option<PathBuf>) -> Self {
+        Self { program: program.unwrap_or_else(|| "/proc/self/exe".into()) }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Commands in Linux namespaces.
 
+use std::path::PathBuf;
+
 use codeagent_namespace::{Executor as Namespaces, Policy, Surroundings};
 
 use super::{Executor, Isolation, Ran, Work};
@@ -14,11 +16,16 @@ pub struct NamespaceExecutor {
 }
 
 impl NamespaceExecutor {
-    pub fn new(policy: Policy) -> Result<Self> {
+    /// `main` of the program, or of this one, begins with
+    /// [`run_if_asked`](crate::run_if_asked).
+    pub fn new(policy: Policy, program: Option<PathBuf>) -> Result<Self> {
         let what = "cannot make a home for commands";
         let surroundings = Surroundings::new(policy).map_err(SandboxError::doing(what))?;
-        let namespaces = Namespaces::new(surroundings)?
-            .with_live_options(codeagent_mount::live_options(LIVE_THREADS));
+        let namespaces = match program {
+            Some(program) => Namespaces::with_program(surroundings, program),
+            None => Namespaces::new(surroundings)?,
+        };
+        let namespaces = namespaces.with_live_options(codeagent_mount::live_options(LIVE_THREADS));
         Ok(Self { namespaces })
     }
 }

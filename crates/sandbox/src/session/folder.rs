@@ -34,6 +34,7 @@ pub(crate) struct Folder {
     pub(crate) access: Access,
     settings: Settings,
     share: bool,
+    program: Option<PathBuf>,
     keeper: Mutex<Option<Arc<Keeper>>>,
     /// The end of the worker is no news any more.
     is_closing: AtomicBool,
@@ -92,6 +93,8 @@ impl Folder {
         settings.safeguards = session.safeguards;
         settings.durable = session.durable;
         settings.gitignore = session.gitignore;
+        let rules = session.rules.to_bytes().map_err(std::io::Error::other)?;
+        settings.path_rules = Some(serde_bytes::ByteBuf::from(rules));
         Ok(Self {
             label,
             path,
@@ -99,6 +102,7 @@ impl Folder {
             access: options.access,
             settings,
             share: session.share,
+            program: session.program.clone(),
             keeper: Mutex::new(None),
             is_closing: AtomicBool::new(false),
             outlets: Outlets { bus, asker },
@@ -126,8 +130,11 @@ impl Folder {
         let what = || format!("cannot use the undo directory {}", self.undo_dir.display());
         places::make_parent(&self.undo_dir).map_err(SandboxError::doing(what()))?;
         end_orphan(&self.undo_dir).map_err(SandboxError::doing(what()))?;
-        let spec = WorkerSpec::new(self.settings.clone())
+        let mut spec = WorkerSpec::new(self.settings.clone())
             .map_err(|source| SandboxError::WorkingDir { path: self.path.clone(), source })?;
+        if let Some(program) = &self.program {
+            spec.program.clone_from(program);
+        }
         let folder = Arc::downgrade(self);
         let worker = WorkerProcess::start(&spec, move |event| hear(&folder, event))
             .map_err(SandboxError::doing("cannot start the process that keeps the history"))??;

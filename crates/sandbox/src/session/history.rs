@@ -14,6 +14,7 @@ use codeagent_worker::Request;
 
 use super::folder::Keeper;
 use super::{Access, Active, Session};
+use crate::diff::{self, FileDiff};
 use crate::error::{Result, SandboxError};
 
 /// How long to wait for a command that runs.
@@ -33,6 +34,11 @@ impl Session {
     /// The net changes of a step.
     pub fn changes(&self, directory: Option<&str>, step: StepId) -> Result<Vec<Change>> {
         self.ask(directory, |keeper| Ok(keeper.client().changes(step)?))
+    }
+
+    /// What a step did to the contents of files.
+    pub fn diff(&self, directory: Option<&str>, step: StepId) -> Result<Vec<FileDiff>> {
+        self.ask(directory, |keeper| diff::of_step(keeper.client(), step))
     }
 
     pub fn preview(&self, directory: Option<&str>, count: usize) -> Result<Preview> {

@@ -140,7 +140,8 @@ impl Session {
         let first = folders.first().ok_or(SandboxError::NotRunning)?;
         let policy = self.surroundings(&first.path)?;
         let paths = (first.path.as_path(), first.undo_dir.as_path());
-        let Chosen { executor, passed_over } = choose(self.options.isolation, policy, paths)?;
+        let Chosen { executor, passed_over } =
+            choose(self.options.isolation, policy, self.options.program.clone(), paths)?;
         for folder in &folders {
             folder.keeper()?;
         }
@@ -255,7 +256,7 @@ impl Active {
 }
 
 /// Without `.` and `..`; `None` if it would leave the root.
-fn lexical(path: &Path) -> Option<PathBuf> {
+pub(crate) fn lexical(path: &Path) -> Option<PathBuf> {
     use std::path::Component;
     let mut plain = PathBuf::new();
     for part in path.components() {

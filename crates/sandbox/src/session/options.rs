@@ -37,6 +37,9 @@ pub struct SessionOptions {
     pub watch: bool,
     /// If another session holds a folder, work through its worker.
     pub share: bool,
+    /// A program whose `main` begins with [`run_if_asked`](crate::run_if_asked); this one, if not
+    /// given.
+    pub program: Option<PathBuf>,
 }
 
 impl SessionOptions {
@@ -57,6 +60,7 @@ impl SessionOptions {
             gitignore: false,
             watch: false,
             share: false,
+            program: None,
         }
     }
 }

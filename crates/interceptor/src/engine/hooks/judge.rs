@@ -1,5 +1,7 @@
 //! Policies and safeguards: what is asked before anything is recorded.
 
+use std::io::{self, Read};
+
 use codeagent_common::{EntryKind, PathUse, PathVerdict, RelPath};
 use parking_lot::RwLockReadGuard;
 
@@ -9,7 +11,7 @@ use crate::capture::{InodeState, Wanted};
 use crate::engine::UndoEngine;
 use crate::engine::state::{OpenStep, State};
 use crate::error::{Result, UndoError};
-use crate::host::Stamp;
+use crate::host::{Entry, Stamp};
 use crate::interceptor::{Mutation, RenameMode};
 use crate::store::At;
 
@@ -76,19 +78,26 @@ impl UndoEngine {
                 if let Some(existing) = existing {
                     self.judge_path(existing, PathUse::Write, step)?;
                 }
+                self.judge_unseen(path, step)?;
                 self.judge_path(path, PathUse::Appear, step)
             }
-            Mutation::Create { path, .. } | Mutation::Mkdir { path } => {
+            Mutation::Create { path, kind } => {
+                if kind != EntryKind::File {
+                    self.judge_unseen(path, step)?;
+                }
                 self.judge_path(path, PathUse::Appear, step)
             }
+            Mutation::Mkdir { path } => self.judge_path(path, PathUse::Appear, step),
             Mutation::Unlink { path } | Mutation::Rmdir { path } => {
                 self.judge_path(path, PathUse::Disappear, step)
             }
             Mutation::Rename { from, to, mode } => {
                 self.judge_path(from, PathUse::Disappear, step)?;
                 self.judge_path(to, PathUse::Appear, step)?;
+                self.inspect_renamed(from, to, step)?;
                 if mode == RenameMode::Exchange {
                     self.judge_path(from, PathUse::Appear, step)?;
+                    self.inspect_renamed(to, from, step)?;
                 }
                 Ok(())
             }
@@ -121,6 +130,53 @@ impl UndoEngine {
         }
     }
 
+    /// Content that nobody could look at takes a name: by a link, whose other name can be written
+    /// to, or through a symlink.
+    fn judge_unseen(&self, path: RelPath<'_>, step: Option<&OpenStep>) -> Result<()> {
+        match self.config.paths.inspects(path) {
+            true => self.judge_path(path, PathUse::Write, step),
+            false => Ok(()),
+        }
+    }
+
+    fn inspect_renamed(
+        &self,
+        from: RelPath<'_>,
+        to: RelPath<'_>,
+        step: Option<&OpenStep>,
+    ) -> Result<()> {
+        if !self.config.paths.inspects(to) {
+            return Ok(());
+        }
+        let entry = self.workspace.tree.owned_entry(from).map_err(UndoError::host)?;
+        self.inspect(to, &entry, step)
+    }
+
+    /// Asks the path policy about what is about to take a name, if it wants to look at it.
+    pub(in crate::engine) fn inspect(
+        &self,
+        path: RelPath<'_>,
+        entry: &Entry<'_>,
+        step: Option<&OpenStep>,
+    ) -> Result<()> {
+        if !self.config.paths.inspects(path) {
+            return Ok(());
+        }
+        let stamp = entry.stat().map_err(UndoError::host)?;
+        if stamp.is_none_or(|stamp| stamp.is_dir()) {
+            return Ok(()); // what is in it is looked at by itself
+        }
+        let Some(content) = read_small(entry).map_err(UndoError::host)? else {
+            return self.judge_path(path, PathUse::Write, step);
+        };
+        let former = self.workspace.tree.owned_entry(path).and_then(|entry| read_small(&entry));
+        let former = former.unwrap_or_default();
+        match self.config.paths.inspect(path, former.as_deref(), &content) {
+            PathVerdict::Deny(rule) => Err(UndoError::PathProtected { path: path.to_buf(), rule }),
+            PathVerdict::Allow | PathVerdict::Flag => Ok(()),
+        }
+    }
+
     /// A directory gets a new name: everything below it disappears, and appears there.
     pub(in crate::engine) fn judge_below(
         &self,
@@ -128,7 +184,10 @@ impl UndoEngine {
         to: RelPath<'_>,
         step: Option<&OpenStep>,
     ) -> Result<()> {
-        if !self.config.paths.guards_below(from) && !self.config.paths.guards_below(to) {
+        let policy = &self.config.paths;
+        if !policy.guards_below(from, PathUse::Disappear)
+            && !policy.guards_below(to, PathUse::Appear)
+        {
             return Ok(());
         }
         let Ok(dir) = self.workspace.tree.owned_dir(from) else {
@@ -140,7 +199,9 @@ impl UndoEngine {
                 let new = path.strip(from).map(|below| to.concat(below));
                 verdict = self.judge_path(path, PathUse::Disappear, step);
                 if let (Ok(()), Some(new)) = (&verdict, new) {
-                    verdict = self.judge_path(new.as_path(), PathUse::Appear, step);
+                    verdict = self
+                        .judge_path(new.as_path(), PathUse::Appear, step)
+                        .and_then(|()| self.inspect_renamed(path, new.as_path(), step));
                 }
             }
             Ok(())
@@ -193,4 +254,18 @@ impl UndoEngine {
     pub(super) fn skips_symlink(&self, stamp: &Stamp) -> bool {
         self.leaves_symlinks_alone(stamp.kind())
     }
+}
+
+/// Larger files are not looked at.
+const MOST_INSPECTED_BYTES: u64 = 1 << 20;
+
+/// What is in a file; `None` if it is something else, or too large.
+fn read_small(entry: &Entry<'_>) -> io::Result<Option<Vec<u8>>> {
+    let Some(stamp) = entry.stat()?.filter(Stamp::is_file) else { return Ok(None) };
+    if stamp.size > MOST_INSPECTED_BYTES {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    entry.open_read()?.take(MOST_INSPECTED_BYTES).read_to_end(&mut content)?;
+    Ok(Some(content))
 }

@@ -1,0 +1,138 @@
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::mpsc::{Sender, channel};
+
+use clap::Args;
+use codeagent_control::PtySize;
+use codeagent_namespace::Order;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGTERM, SIGWINCH};
+use signal_hook::iterator::Signals;
+
+use super::ask::TERMINAL;
+use super::output::Outcome;
+use super::run::{sum_up, tell};
+use super::session_arguments::SessionArguments;
+use crate::error::{Result, SandboxError};
+use crate::session::CommandRequest;
+
+/// Work in a sandbox by hand; everything until the end is one step
+///
+/// A terminal of its own, with job control. Without a program, the user's shell.
+#[derive(Debug, Args)]
+pub(crate) struct Shell {
+    #[command(flatten)]
+    session: SessionArguments,
+    /// A program to run in the terminal in place of the shell
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+impl Shell {
+    pub(crate) fn execute(self) -> Result<Outcome> {
+        if !io::stdin().is_terminal() {
+            let message = "a shell wants a terminal; use `sandbox run -- COMMAND` in scripts";
+            return Err(SandboxError::Usage(message.into()));
+        }
+        let session = self.session.session()?;
+        session.listen(tell);
+        session.start()?;
+        let words = match self.command.is_empty() {
+            true => vec![user_shell()],
+            false => self.command,
+        };
+        let mut request = CommandRequest::argv(words.into_iter().map(OsStringExt::into_vec));
+        request.cwd = session.current_dir();
+        request.pty = Some(size());
+        request.takes_input = true;
+        let (orders, taken) = channel();
+        pass_signals_on(orders.clone())?;
+        let raw = RawTerminal::enter()?;
+        pass_input_on(orders)?;
+        let report = session.exec_with_orders(&request, taken, |_, data| {
+            let mut stdout = io::stdout().lock();
+            let _ = stdout.write_all(data).and_then(|()| stdout.flush()); // the terminal is gone
+        });
+        drop(raw);
+        let stopped = session.stop();
+        let report = report?;
+        stopped?;
+        sum_up(&report, &self.session.same_folder());
+        let exit_code = u8::try_from(report.exit_code).unwrap_or(u8::MAX);
+        Ok(Outcome { json: json!({ "report": report }), text: String::new(), exit_code })
+    }
+}
+
+/// What is installed for everybody; others are not there inside.
+fn user_shell() -> OsString {
+    let usual = std::env::var_os("SHELL");
+    let is_there = |shell: &OsString| {
+        let path = std::path::Path::new(shell);
+        path.is_file() && ["/bin", "/usr"].iter().any(|dir| path.starts_with(dir))
+    };
+    usual.filter(is_there).unwrap_or_else(|| "/bin/sh".into())
+}
+
+fn size() -> PtySize {
+    match tcgetwinsize(rustix::stdio::stdin()) {
+        Ok(size) => PtySize { rows: size.ws_row, columns: size.ws_col },
+        Err(_) => PtySize { rows: 24, columns: 80 },
+    }
+}
+
+/// Every key is for the program; our terminal only shows. As it was when this is dropped.
+struct RawTerminal(Termios);
+
+impl RawTerminal {
+    fn enter() -> Result<Self> {
+        let stdin = rustix::stdio::stdin();
+        let former = tcgetattr(stdin).map_err(io::Error::from)?;
+        let mut raw = former.clone();
+        raw.make_raw();
+        tcsetattr(stdin, OptionalActions::Now, &raw).map_err(io::Error::from)?;
+        Ok(Self(former))
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &self.0); // or it is gone
+    }
+}
+
+fn pass_input_on(orders: Sender<Order>) -> Result<()> {
+    std::thread::Builder::new().name("input".into()).spawn(move || {
+        let mut buffer = vec![0; 4096];
+        loop {
+            super::ask::wait_for_input();
+            let _terminal = TERMINAL.lock();
+            if !super::ask::has_input() {
+                continue;
+            }
+            let read = io::stdin().lock().read(&mut buffer).unwrap_or(0);
+            let order = Order::Input { data: buffer[..read].to_vec(), eof: read == 0 };
+            if orders.send(order).is_err() || read == 0 {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn pass_signals_on(orders: Sender<Order>) -> Result<()> {
+    let mut signals = Signals::new([SIGWINCH, SIGTERM, SIGHUP])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            let order = match signal {
+                SIGWINCH => Order::Resize(size()),
+                _ => Order::Cancel,
+            };
+            if orders.send(order).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What can be written in a configuration file. `docs/configuration.md` says it for people.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use codeagent_common::OverLimitPolicy;
+use codeagent_namespace::View;
+use serde::Deserialize;
+
+use crate::classify::Lists;
+use crate::executor::IsolationChoice;
+use crate::session::{NetworkChoice, SessionOptions};
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FileConfig {
+    pub sandbox: Sandbox,
+    pub undo: Undo,
+    pub safeguards: Safeguards,
+    pub protected: Protected,
+    pub commands: Commands,
+    pub classify: Lists,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Sandbox {
+    pub isolation: Option<IsolationChoice>,
+    pub view: Option<View>,
+    pub network: Option<NetworkChoice>,
+    pub persistent: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Undo {
+    pub max_log_bytes: Option<u64>,
+    pub max_steps: Option<usize>,
+    pub max_step_bytes: Option<u64>,
+    pub over_step_limit: Option<OverLimitPolicy>,
+    pub min_free_bytes: Option<u64>,
+    pub durable: Option<bool>,
+    pub gitignore: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Safeguards {
+    pub delete_threshold: Option<u64>,
+    pub overwrite_threshold_bytes: Option<u64>,
+    pub rename_over_existing: Option<bool>,
+    pub timeout_seconds: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Protected {
+    pub allow: Vec<String>,
+    pub deny: Vec<String>,
+    pub flag: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Commands {
+    pub max_memory_bytes: Option<u64>,
+    pub max_processes: Option<u64>,
+    pub max_open_files: Option<u64>,
+    pub max_file_bytes: Option<u64>,
+    /// Of the home.
+    pub toolchains: Vec<PathBuf>,
+    pub readable: Vec<PathBuf>,
+}
+
+fn set<T>(target: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *target = value;
+    }
+}
+
+impl FileConfig {
+    /// As the user wants it.
+    pub fn apply(self, options: &mut SessionOptions) {
+        let Self { sandbox, undo, safeguards, protected, commands, classify: _ } = self;
+        set(&mut options.isolation, sandbox.isolation);
+        set(&mut options.view, sandbox.view);
+        set(&mut options.network, sandbox.network);
+        set(&mut options.persistent, sandbox.persistent);
+        set(&mut options.limits.max_log_bytes, undo.max_log_bytes);
+        set(&mut options.limits.max_steps, undo.max_steps);
+        set(&mut options.limits.max_step_bytes, undo.max_step_bytes);
+        set(&mut options.limits.over_step_limit, undo.over_step_limit);
+        set(&mut options.limits.min_free_bytes, undo.min_free_bytes);
+        set(&mut options.durable, undo.durable);
+        set(&mut options.gitignore, undo.gitignore);
+        let asked = &mut options.safeguards;
+        asked.delete_threshold = safeguards.delete_threshold.or(asked.delete_threshold);
+        asked.overwrite_threshold_bytes =
+            safeguards.overwrite_threshold_bytes.or(asked.overwrite_threshold_bytes);
+        set(&mut asked.rename_over_existing, safeguards.rename_over_existing);
+        set(&mut asked.timeout, safeguards.timeout_seconds.map(Duration::from_secs));
+        options.rules.allow.extend(protected.allow);
+        options.rules.deny.extend(protected.deny);
+        options.rules.flag.extend(protected.flag);
+        let limits = &mut options.command_limits;
+        limits.memory_bytes = commands.max_memory_bytes.or(limits.memory_bytes);
+        limits.processes = commands.max_processes.or(limits.processes);
+        limits.open_files = commands.max_open_files.or(limits.open_files);
+        limits.file_bytes = commands.max_file_bytes.or(limits.file_bytes);
+        options.toolchains.extend(commands.toolchains);
+        options.readable.extend(commands.readable);
+    }
+}

@@ -1,0 +1,93 @@
+use super::*;
+use crate::executor::IsolationChoice;
+use crate::session::{FolderOptions, NetworkChoice};
+
+fn parse(text: &str) -> Result<FileConfig> {
+    FileConfig::parse(text, Path::new("codeagent.toml"))
+}
+
+fn options_in(dir: &Path) -> SessionOptions {
+    SessionOptions::new(vec![FolderOptions::new(dir)])
+}
+
+#[test]
+fn the_user_decides() {
+    let config = parse(
+        "[sandbox]\nisolation = 'namespace'\nview = 'live'\nnetwork = 'disabled'\npersistent = false\n\
+         [undo]\nmax_steps = 7\n[safeguards]\ndelete_threshold = 3\ntimeout_seconds = 5\n\
+         [protected]\nallow = ['.envrc']\ndeny = ['secrets/']\n[commands]\nmax_processes = 9\n",
+    );
+    let mut options = options_in(Path::new("/"));
+    config.unwrap().apply(&mut options);
+    assert_eq!(options.isolation, IsolationChoice::Namespace);
+    assert_eq!(options.network, NetworkChoice::Disabled);
+    assert!(!options.persistent);
+    assert_eq!(options.limits.max_steps, 7);
+    assert_eq!(options.safeguards.delete_threshold, Some(3));
+    assert!(options.rules.allow.contains(&".envrc".to_owned()));
+    assert!(options.rules.deny.contains(&"secrets/".to_owned()));
+    assert_eq!(options.command_limits.processes, Some(9));
+}
+
+#[test]
+fn a_mistake_is_one_sentence_with_its_line() {
+    for (text, line) in [
+        ("[sandbox]\nisolation = 'vms'\n", 2),
+        ("[sandbox]\n\nnetwrok = 'open'\n", 3),
+        ("[undo]\nmax_steps = 'many'\n", 2),
+        ("[undo\n", 1),
+    ] {
+        let error = parse(text).unwrap_err();
+        let said = error.to_string();
+        assert!(said.starts_with(&format!("line {line} of codeagent.toml: ")), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(error.hint().is_some());
+    }
+}
+
+#[test]
+fn a_project_can_only_make_things_stricter() {
+    let dir = tempfile::tempdir().unwrap();
+    let project = "[sandbox]\nisolation = 'namespace'\nnetwork = 'disabled'\n\
+        [undo]\nmax_steps = 1000\nmax_step_bytes = 10\n\
+        [safeguards]\ndelete_threshold = 50\n\
+        [protected]\nallow = ['.envrc']\ndeny = ['infra/']\n\
+        [commands]\nreadable = ['/root']\nmax_processes = 20\n[classify]\nread_only = ['rm']\n";
+    fs::write(dir.path().join(NAME), project).unwrap();
+    let mut options = options_in(dir.path());
+    options.safeguards.delete_threshold = Some(10);
+    options.command_limits.processes = Some(100);
+    let before = options.clone();
+    let ignored = tighten_for_projects(&mut options).unwrap();
+    assert_eq!(options.isolation, IsolationChoice::Namespace);
+    assert_eq!(options.network, NetworkChoice::Disabled);
+    assert_eq!(options.limits.max_steps, before.limits.max_steps);
+    assert_eq!(options.limits.max_step_bytes, 10);
+    assert_eq!(options.safeguards.delete_threshold, Some(10));
+    assert_eq!(options.rules.allow, before.rules.allow);
+    assert!(options.rules.deny.contains(&"infra/".to_owned()));
+    assert_eq!(options.command_limits.processes, Some(20));
+    assert!(options.readable.is_empty());
+    for key in ["undo.max_steps", "protected.allow", "commands.readable", "classify"] {
+        assert!(ignored.iter().any(|line| line.starts_with(key)), "{key}: {ignored:?}");
+    }
+}
+
+#[test]
+fn a_project_cannot_take_isolation_away() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join(NAME), "[sandbox]\nisolation = 'host'\nnetwork = 'open'\n").unwrap();
+    let mut options = options_in(dir.path());
+    options.network = NetworkChoice::Disabled;
+    let ignored = tighten_for_projects(&mut options).unwrap();
+    assert_eq!(options.isolation, IsolationChoice::Auto);
+    assert_eq!(options.network, NetworkChoice::Disabled);
+    assert_eq!(ignored.len(), 2);
+}
+
+#[test]
+fn a_link_in_the_projects_place_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", dir.path().join(NAME)).unwrap();
+    assert!(tighten_for_projects(&mut options_in(dir.path())).is_err());
+}

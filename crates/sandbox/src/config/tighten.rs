@@ -1,0 +1,103 @@
+//! What a project may decide: that less is allowed, never that more is.
+
+use std::time::Duration;
+
+use codeagent_common::OverLimitPolicy;
+
+use super::file::FileConfig;
+use crate::executor::IsolationChoice;
+use crate::session::{NetworkChoice, SessionOptions};
+
+/// Comes back with the keys that are ignored.
+pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&'static str> {
+    let mut ignored = Ignored::default();
+    let FileConfig { sandbox, undo, safeguards, protected, commands, classify } = config;
+
+    if let Some(wanted) = sandbox.isolation {
+        let stricter = strength(wanted) > strength(options.isolation);
+        ignored.unless(stricter || wanted == options.isolation, "sandbox.isolation");
+        if stricter {
+            options.isolation = wanted;
+        }
+    }
+    ignored.unless(sandbox.view.is_none(), "sandbox.view");
+    match sandbox.network {
+        Some(NetworkChoice::Disabled) => options.network = NetworkChoice::Disabled,
+        Some(NetworkChoice::Open) => {
+            ignored.unless(options.network == NetworkChoice::Open, "sandbox.network");
+        }
+        None => {}
+    }
+    match sandbox.persistent {
+        Some(false) => options.persistent = false,
+        Some(true) => ignored.unless(options.persistent, "sandbox.persistent"),
+        None => {}
+    }
+
+    let limits = &mut options.limits;
+    ignored.least(&mut limits.max_log_bytes, undo.max_log_bytes, "undo.max_log_bytes");
+    ignored.least(&mut limits.max_steps, undo.max_steps, "undo.max_steps");
+    ignored.least(&mut limits.max_step_bytes, undo.max_step_bytes, "undo.max_step_bytes");
+    if undo.over_step_limit == Some(OverLimitPolicy::Refuse) {
+        limits.over_step_limit = OverLimitPolicy::Refuse;
+    }
+    limits.min_free_bytes = limits.min_free_bytes.max(undo.min_free_bytes.unwrap_or(0));
+    options.durable |= undo.durable == Some(true);
+    ignored.unless(undo.gitignore != Some(true) || options.gitignore, "undo.gitignore");
+
+    let asked = &mut options.safeguards;
+    asked.delete_threshold = least(asked.delete_threshold, safeguards.delete_threshold);
+    asked.overwrite_threshold_bytes =
+        least(asked.overwrite_threshold_bytes, safeguards.overwrite_threshold_bytes);
+    asked.rename_over_existing |= safeguards.rename_over_existing == Some(true);
+    let timeout = safeguards.timeout_seconds.map(Duration::from_secs);
+    ignored.least(&mut asked.timeout, timeout, "safeguards.timeout_seconds");
+
+    ignored.unless(protected.allow.is_empty(), "protected.allow");
+    options.rules.deny.extend(protected.deny);
+    options.rules.flag.extend(protected.flag);
+
+    let limits = &mut options.command_limits;
+    limits.memory_bytes = least(limits.memory_bytes, commands.max_memory_bytes);
+    limits.processes = least(limits.processes, commands.max_processes);
+    limits.open_files = least(limits.open_files, commands.max_open_files);
+    limits.file_bytes = least(limits.file_bytes, commands.max_file_bytes);
+    ignored.unless(commands.toolchains.is_empty(), "commands.toolchains");
+    ignored.unless(commands.readable.is_empty(), "commands.readable");
+    ignored.unless(classify.is_empty(), "classify");
+    ignored.0
+}
+
+#[derive(Default)]
+struct Ignored(Vec<&'static str>);
+
+impl Ignored {
+    fn unless(&mut self, is_heeded: bool, key: &'static str) {
+        if !is_heeded {
+            self.0.push(key);
+        }
+    }
+
+    fn least<T: Ord + Copy>(&mut self, target: &mut T, wanted: Option<T>, key: &'static str) {
+        let Some(wanted) = wanted else { return };
+        self.unless(wanted <= *target, key);
+        *target = wanted.min(*target);
+    }
+}
+
+fn least<T: Ord>(ours: Option<T>, wanted: Option<T>) -> Option<T> {
+    match (ours, wanted) {
+        (Some(ours), Some(wanted)) => Some(ours.min(wanted)),
+        (ours, wanted) => ours.or(wanted),
+    }
+}
+
+/// `Auto` may end on the host.
+fn strength(choice: IsolationChoice) -> u8 {
+    match choice {
+        IsolationChoice::Host => 0,
+        IsolationChoice::Auto => 1,
+        IsolationChoice::Namespace => 2,
+        IsolationChoice::Vm => 3,
+    }
+}

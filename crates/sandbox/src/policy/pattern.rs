@@ -1,0 +1,94 @@
+//! Patterns of paths, as people write them.
+
+use std::fmt;
+
+/// `.envrc`, `.git/hooks/*`, `/codeagent.toml`, `.cursor/`.
+///
+/// Matches at any depth, unless it begins with `/`. `*` stands for anything within a name, `**` for
+/// any number of names; a `/` at the end includes everything below. Case does not matter: a
+/// folder may be used from a system where it does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    anchored: bool,
+    names: Vec<Name>,
+    with_everything_below: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Name {
+    Exactly(Vec<u8>),
+    /// Has a `*`.
+    Like(Vec<u8>),
+    /// `**`
+    AnyNumber,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a pattern for paths")]
+pub struct BadPattern(String);
+
+impl Pattern {
+    pub fn new(text: &str) -> Result<Self, BadPattern> {
+        let bad = || BadPattern(text.into());
+        let (anchored, rest) = match text.strip_prefix('/') {
+            Some(rest) => (true, rest),
+            None => (false, text),
+        };
+        let (with_everything_below, rest) = match rest.strip_suffix('/') {
+            Some(rest) => (true, rest),
+            None => (false, rest),
+        };
+        let names: Vec<Name> = rest
+            .split('/')
+            .map(|name| match name {
+                "" | "." | ".." => Err(bad()),
+                "**" => Ok(Name::AnyNumber),
+                name if name.contains('*') => Ok(Name::Like(name.to_ascii_lowercase().into())),
+                name => Ok(Name::Exactly(name.as_bytes().into())),
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self { text: text.into(), anchored, names, with_everything_below })
+    }
+
+    pub fn matches(&self, path: &[&[u8]]) -> bool {
+        let starts = if self.anchored { 1 } else { path.len() };
+        (0..starts).any(|start| matches(&self.names, &path[start..], self.with_everything_below))
+    }
+}
+
+fn matches(pattern: &[Name], path: &[&[u8]], open_end: bool) -> bool {
+    match pattern {
+        [] => path.is_empty() || open_end,
+        [Name::AnyNumber, rest @ ..] => {
+            (0..=path.len()).any(|skipped| matches(rest, &path[skipped..], open_end))
+        }
+        [first, rest @ ..] => {
+            path.first().is_some_and(|name| first.fits(name)) && matches(rest, &path[1..], open_end)
+        }
+    }
+}
+
+impl Name {
+    fn fits(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Exactly(text) => text.eq_ignore_ascii_case(name),
+            Self::Like(text) => fits_wildcard(text, &name.to_ascii_lowercase()),
+            Self::AnyNumber => true,
+        }
+    }
+}
+
+fn fits_wildcard(pattern: &[u8], name: &[u8]) -> bool {
+    match pattern {
+        [] => name.is_empty(),
+        [b'*', rest @ ..] => (0..=name.len()).any(|skipped| fits_wildcard(rest, &name[skipped..])),
+        [byte, rest @ ..] => name.first() == Some(byte) && fits_wildcard(rest, &name[1..]),
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
