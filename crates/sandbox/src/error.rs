@@ -48,6 +48,8 @@ pub enum SandboxError {
     UnknownDirectory(String),
     #[error("there is no command {0} running")]
     UnknownCommand(u64),
+    #[error("there is no question {0:?} that waits for an answer")]
+    UnknownQuestion(String),
     #[error("another command is still running in this session")]
     Busy,
     #[error("{} is read-only in this session", .0.display())]
@@ -98,6 +100,7 @@ impl SandboxError {
             Self::NotRunning | Self::AlreadyRunning => ErrorCode::SessionState,
             Self::UnknownDirectory(_) | Self::OutsidePath(_) => ErrorCode::InvalidPath,
             Self::UnknownCommand(_) => ErrorCode::CommandUnknown,
+            Self::UnknownQuestion(_) => ErrorCode::SafeguardUnknown,
             Self::Busy => ErrorCode::StepOpen,
             Self::ReadOnly(_) => ErrorCode::ReadOnly,
             Self::Config { .. } => ErrorCode::ConfigInvalid,

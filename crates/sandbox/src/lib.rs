@@ -9,6 +9,7 @@
 //! | `places` | where things are kept |
 //! | `classify` | what a command line probably does |
 //! | `setup` | entering and removing the server in agent clients |
+//! | `server` | sessions offered to frontends and agents |
 //! | `cli` | the command line; the only part that prints |
 //!
 //! A program that uses sessions begins its `main` with [`run_if_asked`], because it is run again
@@ -24,6 +25,7 @@ pub mod error;
 pub mod executor;
 pub mod places;
 pub mod policy;
+pub mod server;
 pub mod session;
 pub mod setup;
 

@@ -210,6 +210,8 @@ fn open_engine(
     config.safeguards = settings.safeguards;
     config.durable = settings.durable;
     config.gitignore = settings.gitignore;
+    config.external_modifications = settings.external_modifications;
+    config.symlinks = settings.symlinks;
     config.paths = policy;
     config.events = Arc::clone(clients) as _;
     Ok(UndoEngine::open(config)?)

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use codeagent_common::{
-    ErrorCode, RelPathBuf, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId, StepId,
-    path_bytes,
+    ErrorCode, ExternalModificationPolicy, RelPathBuf, ResourceLimits, SafeguardConfig,
+    SafeguardDecision, SafeguardId, StepId, SymlinkPolicy, path_bytes,
 };
 use codeagent_interceptor::{
     ClosedStep, Conflict, EngineEvent, RecoveryReport, RollbackOptions, StepRequest, UndoError,
@@ -33,6 +33,8 @@ pub struct Settings {
     pub safeguards: SafeguardConfig,
     pub durable: bool,
     pub gitignore: bool,
+    pub external_modifications: ExternalModificationPolicy,
+    pub symlinks: SymlinkPolicy,
     /// What the path policy is made of, for whoever reads it in the worker; without it, everything
     /// is allowed.
     pub path_rules: Option<ByteBuf>,
@@ -50,6 +52,8 @@ impl Settings {
             safeguards: SafeguardConfig::default(),
             durable: false,
             gitignore: false,
+            external_modifications: ExternalModificationPolicy::default(),
+            symlinks: SymlinkPolicy::default(),
             path_rules: None,
         }
     }

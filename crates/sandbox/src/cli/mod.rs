@@ -12,6 +12,7 @@ mod pin;
 mod redo;
 mod restore;
 mod run;
+mod serve;
 mod session_arguments;
 mod setup;
 mod shell;
@@ -32,13 +33,15 @@ use output::{Outcome, complain, say};
 
 /// Let programs work in your folder, and take back what they did.
 #[derive(Debug, Parser)]
-#[command(name = "sandbox", version)]
+#[command(name = "sandbox", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     /// Print one JSON value
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: serve::Serve,
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,7 +64,8 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
-    let Arguments { json, command } = Arguments::parse();
+    let Arguments { json, command, serve } = Arguments::parse();
+    let Some(command) = command else { return serve.execute(json) };
     let failure = command.exit_code_of_failure();
     match command.execute(json) {
         Ok(outcome) => say(json, &outcome),

@@ -75,7 +75,7 @@ impl SessionArguments {
         Ok(session)
     }
 
-    fn options(&self) -> Result<SessionOptions> {
+    pub(crate) fn options(&self) -> Result<SessionOptions> {
         let mut folders: Vec<FolderOptions> =
             self.working_dir.iter().map(|path| folder(path, Access::ReadWrite)).collect();
         if folders.is_empty() {

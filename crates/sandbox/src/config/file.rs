@@ -20,6 +20,7 @@ pub struct FileConfig {
     pub protected: Protected,
     pub commands: Commands,
     pub classify: Lists,
+    pub agent: Agent,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -72,6 +73,13 @@ pub struct Commands {
     pub readable: Vec<PathBuf>,
 }
 
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Agent {
+    /// A program and its arguments; the prompt follows them.
+    pub command: Option<Vec<String>>,
+}
+
 fn set<T>(target: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *target = value;
@@ -81,7 +89,7 @@ fn set<T>(target: &mut T, value: Option<T>) {
 impl FileConfig {
     /// As the user wants it.
     pub fn apply(self, options: &mut SessionOptions) {
-        let Self { sandbox, undo, safeguards, protected, commands, classify: _ } = self;
+        let Self { sandbox, undo, safeguards, protected, commands, classify: _, agent } = self;
         set(&mut options.isolation, sandbox.isolation);
         set(&mut options.view, sandbox.view);
         set(&mut options.network, sandbox.network);
@@ -109,5 +117,6 @@ impl FileConfig {
         limits.file_bytes = commands.max_file_bytes.or(limits.file_bytes);
         options.toolchains.extend(commands.toolchains);
         options.readable.extend(commands.readable);
+        options.agent = agent.command.or(options.agent.take());
     }
 }

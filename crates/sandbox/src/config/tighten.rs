@@ -11,7 +11,7 @@ use crate::session::{NetworkChoice, SessionOptions};
 /// Comes back with the keys that are ignored.
 pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&'static str> {
     let mut ignored = Ignored::default();
-    let FileConfig { sandbox, undo, safeguards, protected, commands, classify } = config;
+    let FileConfig { sandbox, undo, safeguards, protected, commands, classify, agent } = config;
 
     if let Some(wanted) = sandbox.isolation {
         let stricter = strength(wanted) > strength(options.isolation);
@@ -65,6 +65,7 @@ pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&
     ignored.unless(commands.toolchains.is_empty(), "commands.toolchains");
     ignored.unless(commands.readable.is_empty(), "commands.readable");
     ignored.unless(classify.is_empty(), "classify");
+    ignored.unless(agent.command.is_none(), "agent.command");
     ignored.0
 }
 

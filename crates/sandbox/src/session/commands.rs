@@ -38,6 +38,8 @@ pub struct CommandRequest {
     /// Input follows as [`Order::Input`].
     pub takes_input: bool,
     pub timeout: Option<Duration>,
+    /// As the session has it, if not given.
+    pub view: Option<View>,
     /// Others run meanwhile: in the live view, its changes are ambient steps.
     pub background: bool,
 }
@@ -51,6 +53,7 @@ impl CommandRequest {
             pty: None,
             takes_input: false,
             timeout: None,
+            view: None,
             background: false,
         }
     }
@@ -177,9 +180,21 @@ impl Session {
         &self,
         request: &CommandRequest,
         orders: Receiver<Order>,
+        output: impl FnMut(Stream, &[u8]),
+    ) -> Result<CommandReport> {
+        self.exec_announced(request, orders, |_| {}, output)
+    }
+
+    /// As [`Session::exec_with_orders`]; the number of the command is `announced` before it begins.
+    pub fn exec_announced(
+        &self,
+        request: &CommandRequest,
+        orders: Receiver<Order>,
+        announce: impl FnOnce(u64),
         mut output: impl FnMut(Stream, &[u8]),
     ) -> Result<CommandReport> {
         let (id, own, taken) = self.register();
+        announce(id);
         // Those who only know the number of the command can give orders, too.
         std::thread::Builder::new().name("orders".into()).spawn(move || {
             for order in orders {
@@ -293,7 +308,7 @@ impl Session {
         active.executor.run(Work {
             folders: &folders,
             exec: request.exec(),
-            view: self.views(),
+            view: self.views(request.view.unwrap_or(self.options.view)),
             background: request.background,
             orders,
             output,

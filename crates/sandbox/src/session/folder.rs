@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use codeagent_common::{ResourceLimits, SafeguardConfig};
 use codeagent_interceptor::EngineEvent;
 use codeagent_worker::{
     Client, Event as WorkerEvent, Request, Settings, Unreachable, WorkerProcess, WorkerSpec,
@@ -32,7 +33,8 @@ pub(crate) struct Folder {
     pub(crate) path: PathBuf,
     pub(crate) undo_dir: PathBuf,
     pub(crate) access: Access,
-    settings: Settings,
+    /// As they are now, for the next worker, too.
+    settings: Mutex<Settings>,
     share: bool,
     program: Option<PathBuf>,
     keeper: Mutex<Option<Arc<Keeper>>>,
@@ -93,6 +95,8 @@ impl Folder {
         settings.safeguards = session.safeguards;
         settings.durable = session.durable;
         settings.gitignore = session.gitignore;
+        settings.external_modifications = session.external_modifications;
+        settings.symlinks = session.symlinks;
         let rules = session.rules.to_bytes().map_err(std::io::Error::other)?;
         settings.path_rules = Some(serde_bytes::ByteBuf::from(rules));
         Ok(Self {
@@ -100,7 +104,7 @@ impl Folder {
             path,
             undo_dir,
             access: options.access,
-            settings,
+            settings: Mutex::new(settings),
             share: session.share,
             program: session.program.clone(),
             keeper: Mutex::new(None),
@@ -130,7 +134,7 @@ impl Folder {
         let what = || format!("cannot use the undo directory {}", self.undo_dir.display());
         places::make_parent(&self.undo_dir).map_err(SandboxError::doing(what()))?;
         end_orphan(&self.undo_dir).map_err(SandboxError::doing(what()))?;
-        let mut spec = WorkerSpec::new(self.settings.clone())
+        let mut spec = WorkerSpec::new(self.settings.lock().clone())
             .map_err(|source| SandboxError::WorkingDir { path: self.path.clone(), source })?;
         if let Some(program) = &self.program {
             spec.program.clone_from(program);
@@ -165,6 +169,22 @@ impl Folder {
         }
     }
 
+    pub(crate) fn limits(&self) -> ResourceLimits {
+        self.settings.lock().limits
+    }
+
+    pub(crate) fn set_limits(self: &Arc<Self>, limits: ResourceLimits) -> Result<()> {
+        self.keeper()?.client().call::<()>(Request::SetLimits(limits))?;
+        self.settings.lock().limits = limits;
+        Ok(())
+    }
+
+    pub(crate) fn set_safeguards(self: &Arc<Self>, config: SafeguardConfig) -> Result<()> {
+        self.keeper()?.client().call::<()>(Request::SetSafeguards(config))?;
+        self.settings.lock().safeguards = config;
+        Ok(())
+    }
+
     fn tell(&self, event: &Event) {
         self.outlets.bus.tell(event);
     }
@@ -172,7 +192,7 @@ impl Folder {
     /// On a thread of its own: whoever is asked may take his time.
     fn ask(self: &Arc<Self>, request: codeagent_common::SafeguardRequest) {
         let folder = Arc::clone(self);
-        let timeout = folder.settings.safeguards.timeout;
+        let timeout = folder.settings.lock().safeguards.timeout;
         let asking = std::thread::Builder::new().name("safeguard".into());
         let asked = asking.spawn(move || {
             let id = request.id;

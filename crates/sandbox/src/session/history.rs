@@ -82,16 +82,19 @@ impl Session {
         self.change(directory, |keeper| Ok(keeper.client().call(Request::Discard)?))
     }
 
+    pub fn limits(&self, directory: Option<&str>) -> Result<ResourceLimits> {
+        Ok(self.active()?.folder(directory)?.limits())
+    }
+
     pub fn set_limits(&self, directory: Option<&str>, limits: ResourceLimits) -> Result<()> {
-        self.ask(directory, |keeper| Ok(keeper.client().call(Request::SetLimits(limits))?))
+        self.active()?.folder(directory)?.set_limits(limits)
     }
 
     /// In all working directories.
     pub fn set_safeguards(&self, config: SafeguardConfig) -> Result<()> {
-        for keeper in self.active()?.keepers()?.into_iter().flatten() {
-            keeper.client().call::<()>(Request::SetSafeguards(config))?;
-        }
-        Ok(())
+        let active = self.active()?;
+        let mut writable = active.folders.iter().filter(|folder| folder.access == Access::ReadWrite);
+        writable.try_for_each(|folder| folder.set_safeguards(config))
     }
 
     /// Answers the question of a safeguard.

@@ -33,7 +33,7 @@ pub use ask::{AnsweredElsewhere, Asker, DenyAll, Question};
 pub use commands::{CommandReport, CommandRequest, Directory, Running};
 pub use event::{Event, Listener};
 pub use files::FileChange;
-pub use options::{Access, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions};
+pub use options::{Access, FolderInfo, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions};
 pub use status::{FolderStatus, SessionStatus, State};
 
 use crate::error::{Result, SandboxError};
@@ -201,12 +201,22 @@ impl Session {
         self.start()
     }
 
+    /// The working directories, in their order.
+    pub fn folders(&self) -> Result<Vec<FolderInfo>> {
+        let info = |folder: &Arc<Folder>| FolderInfo {
+            label: folder.label.clone(),
+            path: folder.path.clone(),
+            access: folder.access,
+        };
+        Ok(self.active()?.folders.iter().map(info).collect())
+    }
+
     pub(crate) fn active(&self) -> Result<Arc<Active>> {
         self.active.read().clone().ok_or(SandboxError::NotRunning)
     }
 
-    fn views(&self) -> ViewChoice {
-        match self.options.view {
+    fn views(&self, wanted: codeagent_namespace::View) -> ViewChoice {
+        match wanted {
             codeagent_namespace::View::Transactional => ViewChoice::Auto,
             codeagent_namespace::View::Live => ViewChoice::AutoLive,
         }

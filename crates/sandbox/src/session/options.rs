@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use codeagent_common::{ResourceLimits, SafeguardConfig};
+use codeagent_common::{
+    ExternalModificationPolicy, ResourceLimits, SafeguardConfig, SymlinkPolicy,
+};
 use codeagent_namespace::{Limits, View};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +31,10 @@ pub struct SessionOptions {
     pub limits: ResourceLimits,
     pub safeguards: SafeguardConfig,
     pub rules: PathRules,
+    pub external_modifications: ExternalModificationPolicy,
+    pub symlinks: SymlinkPolicy,
+    /// The coding agent that frontends can give something to do; the prompt is its last argument.
+    pub agent: Option<Vec<String>>,
     /// Survive power loss, at a price.
     pub durable: bool,
     /// Leave paths that `.gitignore` names out of undo.
@@ -56,6 +62,9 @@ impl SessionOptions {
             limits: ResourceLimits::default(),
             safeguards: SafeguardConfig::default(),
             rules: PathRules::default(),
+            external_modifications: ExternalModificationPolicy::default(),
+            symlinks: SymlinkPolicy::default(),
+            agent: None,
             durable: false,
             gitignore: false,
             watch: false,
@@ -80,6 +89,15 @@ impl FolderOptions {
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), undo_dir: None, label: None, access: Access::ReadWrite }
     }
+}
+
+/// A working directory of a session that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderInfo {
+    pub label: String,
+    /// Canonical.
+    pub path: PathBuf,
+    pub access: Access,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -1,0 +1,68 @@
+//! `fs.*`
+
+use codeagent_common::ByteString;
+use codeagent_stdio::operations::{
+    FileContent, FsList, FsOperations, FsRead, FsStatus, FsStatusQuery, Listing, ListingEntry,
+};
+use codeagent_stdio::{Call, Failure, Outcome};
+use codeagent_tools::{Folder, ToolError};
+
+use super::{Frontend, failure, within};
+use crate::error::SandboxError;
+use crate::executor::Isolation;
+use crate::session::FolderInfo;
+
+impl FsOperations for Frontend {
+    fn list(&self, request: FsList, _: &Call) -> Outcome<Listing> {
+        let (_, folder) = self.directory(request.directory.as_ref())?;
+        let path = within(&folder, &request.path)?;
+        let offset = usize::try_from(request.offset).unwrap_or(usize::MAX);
+        let listing = open(&folder)?
+            .list_directory(path.as_path(), offset, request.limit as usize)
+            .map_err(refused)?;
+        let entry = |entry: codeagent_tools::ListedEntry| ListingEntry {
+            name: ByteString::from(entry.name),
+            kind: entry.kind,
+            size_bytes: entry.size_bytes,
+            modified_at_ms: entry.modified.into(),
+        };
+        Ok(Listing {
+            entries: listing.entries.into_iter().map(entry).collect(),
+            entry_count: listing.count as u64,
+        })
+    }
+
+    fn read(&self, request: FsRead, _: &Call) -> Outcome<FileContent> {
+        let (_, folder) = self.directory(request.directory.as_ref())?;
+        let path = within(&folder, &request.path)?;
+        let read = open(&folder)?
+            .read_bytes(path.as_path(), request.offset_bytes, request.limit_bytes)
+            .map_err(refused)?;
+        Ok(FileContent {
+            content: ByteString::from(read.content),
+            size_bytes: read.size_bytes,
+            at_end: read.at_end,
+        })
+    }
+
+    /// On Linux names and modes come through as they are.
+    fn status(&self, request: FsStatusQuery, _: &Call) -> Outcome<FsStatus> {
+        let (session, _) = self.directory(request.directory.as_ref())?;
+        let status = session.status().map_err(failure)?;
+        let backend = match (status.isolation, status.view) {
+            (Some(Isolation::Host) | None, _) => "none",
+            (_, codeagent_namespace::View::Transactional) => "overlay",
+            (_, codeagent_namespace::View::Live) => "fuse",
+        };
+        Ok(FsStatus { backend: backend.to_owned(), warnings: vec![] })
+    }
+}
+
+fn open(folder: &FolderInfo) -> Outcome<Folder> {
+    let unusable = |source| SandboxError::WorkingDir { path: folder.path.clone(), source };
+    Folder::open(&folder.path).map_err(|error| failure(unusable(error)))
+}
+
+fn refused(error: ToolError) -> Failure {
+    Failure::new(error.code(), error.to_string())
+}

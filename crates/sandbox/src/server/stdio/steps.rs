@@ -1,0 +1,50 @@
+//! `step.*`: a transaction spans all working directories; the answer is about the one that is named.
+
+use codeagent_interceptor::ClosedStep;
+use codeagent_stdio::operations::{
+    StepBegin, StepBegun, StepCommit, StepCommitted, StepOperations, StepRollback,
+};
+use codeagent_stdio::{Call, DirectoryRef, Outcome};
+
+use super::{Frontend, failure, summary};
+use crate::error::SandboxError;
+use crate::session::{Access, FolderInfo, Session};
+
+impl StepOperations for Frontend {
+    fn begin(&self, request: StepBegin, _: &Call) -> Outcome<StepBegun> {
+        self.transact(request.directory.as_ref(), |session| session.begin(&request.label))
+            .map(|(step_id, ..)| StepBegun { step_id })
+    }
+
+    fn commit(&self, request: StepCommit, _: &Call) -> Outcome<StepCommitted> {
+        let (closed, session, folder) =
+            self.transact(request.directory.as_ref(), Session::commit)?;
+        let step = match closed {
+            ClosedStep::Recorded { step, .. } => Some(summary(&session, &folder.label, step)),
+            _ => None,
+        };
+        Ok(StepCommitted { step })
+    }
+
+    fn rollback(&self, request: StepRollback, _: &Call) -> Outcome<StepBegun> {
+        self.transact(request.directory.as_ref(), Session::rollback)
+            .map(|(step_id, ..)| StepBegun { step_id })
+    }
+}
+
+impl Frontend {
+    fn transact<T>(
+        &self,
+        directory: Option<&DirectoryRef>,
+        transact: impl FnOnce(&Session) -> crate::Result<Vec<T>>,
+    ) -> Outcome<(T, std::sync::Arc<Session>, FolderInfo)> {
+        let (session, folder) = self.directory(directory)?;
+        let folders = session.folders().map_err(failure)?;
+        let mut writable = folders.iter().filter(|other| other.access == Access::ReadWrite);
+        let nth = writable
+            .position(|other| other.label == folder.label)
+            .ok_or_else(|| failure(SandboxError::ReadOnly(folder.path.clone())))?;
+        let mut outcomes = transact(&session).map_err(failure)?;
+        Ok((outcomes.swap_remove(nth), session, folder))
+    }
+}
