@@ -8,6 +8,7 @@ mod filesystems;
 mod fuzz;
 mod packages;
 mod process;
+mod schema;
 mod test;
 mod tools;
 
@@ -30,6 +31,7 @@ enum Task {
     Test(test::Args),
     Bench(bench::Args),
     Fuzz(fuzz::Args),
+    Schema(schema::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Task::Test(args) => test::run(&args),
         Task::Bench(args) => bench::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Schema(args) => schema::run(&args),
     });
     outcome.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

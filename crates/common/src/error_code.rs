@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
     Io,
@@ -39,18 +40,48 @@ pub enum ErrorCode {
     /// The worker finishes what it has begun, and begins nothing more.
     WorkerEnding,
     BadRequest,
-    /// The isolation that was asked for cannot be had on this machine.
-    IsolationUnavailable,
-    /// The session runs already, or does not.
-    SessionState,
-    /// No such command is running.
-    CommandUnknown,
-    /// Nobody knows how the command ended; nothing of it was kept.
-    CommandLost,
-    /// The command was not run.
-    CommandRefused,
-    /// A configuration file cannot be used.
+
+    // --- sessions
+    /// The configuration file cannot be used.
     ConfigInvalid,
+    /// There is no such command running.
+    CommandUnknown,
+    /// A command whose end nobody knows; nothing of it was kept.
+    CommandLost,
+    /// The command line is not run.
+    CommandRefused,
+
+    // --- the wire protocols
+    /// A line that is no JSON.
+    MalformedJson,
+    /// A line, or a request's answer, past the limit.
+    MessageTooLong,
+    UnknownOperation,
+    MissingField,
+    InvalidField,
+    UnsupportedVersion,
+    /// Another request with this id is still being answered.
+    DuplicateRequest,
+    /// There is no such request, or it has been answered.
+    RequestNotFound,
+    /// Too much is waiting already; ask again later.
+    Busy,
+    Cancelled,
+    TimedOut,
+    PathOutsideRoot,
+    NotFound,
+    /// A directory where a file was meant, or the other way round, or something else altogether.
+    WrongKind,
+    /// The text to be replaced is not there, or more than once.
+    NoUniqueMatch,
+    NoSession,
+    SessionActive,
+    /// What was asked for needs a setting that nobody has made.
+    NotConfigured,
+    IsolationUnavailable,
+    CommandNotFound,
+    /// A mistake of ours.
+    Internal,
 }
 
 impl fmt::Display for ErrorCode {

@@ -2,6 +2,8 @@
 //!
 //! No I/O happens here; see ARCHITECTURE.md for the glossary.
 
+mod byte_string;
+mod cancel;
 mod change;
 mod error_code;
 mod path;
@@ -11,6 +13,8 @@ mod policy;
 mod safeguard;
 mod step;
 
+pub use byte_string::ByteString;
+pub use cancel::CancelToken;
 pub use change::{Change, ChangeKind, EntryKind};
 pub use error_code::ErrorCode;
 pub use path::{InvalidPath, RelPath, RelPathBuf};

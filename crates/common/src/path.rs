@@ -8,8 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Why a byte string is not a path inside a working directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPath {
-    #[error("the path is absolute")]
+    #[error("the path is absolute and not below the working directory")]
     Absolute,
+    #[error("the path leads out of the working directory")]
+    Outside,
     #[error("the path has an empty, \".\" or \"..\" component")]
     Component,
     #[error("the path has a NUL byte")]
@@ -137,8 +139,55 @@ impl RelPathBuf {
         Ok(Self(bytes))
     }
 
+    /// What somebody means by `path` in the working directory `root`: relative, or absolute and
+    /// below it, with `.`, `..` and superfluous separators wherever they like. Nothing is looked
+    /// up, so a symlink may still lead anywhere.
+    pub fn resolve(root: &[u8], path: &[u8]) -> Result<Self, InvalidPath> {
+        if path.contains(&0) {
+            return Err(InvalidPath::Nul);
+        }
+        let relative = if path.first() == Some(&b'/') {
+            let path = normal(path).ok_or(InvalidPath::Absolute)?;
+            let root = normal(root).ok_or(InvalidPath::Absolute)?;
+            let below = path.as_path().strip(root.as_path());
+            below.ok_or(InvalidPath::Absolute)?.to_buf()
+        } else {
+            normal(path).ok_or(InvalidPath::Outside)?
+        };
+        Ok(relative)
+    }
+
     pub fn as_path(&self) -> RelPath<'_> {
         RelPath(&self.0)
+    }
+}
+
+/// The components that are left when `.` and `..` have been followed; `None` if they lead above
+/// the beginning.
+fn normal(path: &[u8]) -> Option<RelPathBuf> {
+    let mut components: Vec<&[u8]> = Vec::new();
+    for component in path.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => drop(components.pop()?),
+            name => components.push(name),
+        }
+    }
+    Some(RelPathBuf(components.join(&b'/')))
+}
+
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for RelPathBuf {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "RelPath".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string" })
     }
 }
 
@@ -223,6 +272,34 @@ mod tests {
         }
         assert!(RelPath::ROOT.join(b"a/b").is_err());
         assert!(RelPath::ROOT.join(b"..").is_err());
+    }
+
+    #[test]
+    fn what_people_write_is_brought_into_order() {
+        let resolved = |path: &[u8]| RelPathBuf::resolve(b"/home/me/project/", path);
+        for (path, meant) in [
+            (&b"src/main.rs"[..], &b"src/main.rs"[..]),
+            (b"./src//main.rs/", b"src/main.rs"),
+            (b"src/../docs/./a", b"docs/a"),
+            (b"", b""),
+            (b".", b""),
+            (b"/home/me/project", b""),
+            (b"/home/me/./project/../project/a", b"a"),
+        ] {
+            assert_eq!(resolved(path).unwrap().as_path().as_bytes(), meant);
+        }
+    }
+
+    #[test]
+    fn what_leads_out_of_the_directory_is_refused() {
+        let resolved = |path: &[u8]| RelPathBuf::resolve(b"/home/me/project", path);
+        assert_eq!(resolved(b"../../etc/passwd"), Err(InvalidPath::Outside));
+        assert_eq!(resolved(b"a/../../b"), Err(InvalidPath::Outside));
+        assert_eq!(resolved(b"/etc/passwd"), Err(InvalidPath::Absolute));
+        assert_eq!(resolved(b"/home/me/project2/a"), Err(InvalidPath::Absolute));
+        assert_eq!(resolved(b"/home/me/project/../other"), Err(InvalidPath::Absolute));
+        assert_eq!(resolved(b"/../.."), Err(InvalidPath::Absolute));
+        assert_eq!(resolved(b"a\0b"), Err(InvalidPath::Nul));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What an external modification does to the undo history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ExternalModificationPolicy {
     /// Undo refuses to overwrite it unless forced.
@@ -19,6 +20,7 @@ pub enum ExternalModificationPolicy {
 ///
 /// The engine never follows one, whatever the policy says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SymlinkPolicy {
     /// Not recorded, not restored.

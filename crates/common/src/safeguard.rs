@@ -18,6 +18,7 @@ impl fmt::Display for SafeguardId {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SafeguardKind {
     /// The step removes this many things that it did not itself create.
@@ -75,6 +76,7 @@ pub struct SafeguardRequest {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum SafeguardDecision {
     Allow,

@@ -10,6 +10,7 @@ use crate::RelPathBuf;
 /// Identifies a step. Positive for steps somebody asked for, negative for ambient ones.
 /// Never used twice in one undo directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct StepId(pub i64);
 
@@ -27,6 +28,7 @@ impl fmt::Display for StepId {
 
 /// What made a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum StepKind {
     /// A command that ran in the sandbox.
@@ -45,6 +47,7 @@ pub enum StepKind {
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
@@ -98,6 +101,7 @@ pub struct StepInfo {
 
 /// Identifies a barrier; grows with every external modification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct BarrierId(pub u64);
 

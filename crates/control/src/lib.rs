@@ -5,13 +5,12 @@
 //! stream. [`ControlHost`] is the host's side of the conversation: it makes one undo step of each
 //! command, without doing any I/O itself.
 
-mod byte_string;
 mod error;
 mod framing;
 mod host;
 mod message;
 
-pub use byte_string::ByteString;
+pub use codeagent_common::ByteString;
 pub use error::{ControlError, LineFault, Result};
 pub use framing::{LineDecoder, MAX_LINE_BYTES, Message, MessageReader, MessageWriter, encode};
 pub use host::{

@@ -91,7 +91,7 @@ impl Frontend {
         let (orders, taken) = channel();
         // The command may have ended by then; nobody hears it, and nothing is lost.
         if let Some(stdin) = stdin {
-            let _ = orders.send(Order::Input { data: stdin.into(), eof: true });
+            let _ = orders.send(Order::Input { data: stdin.as_bytes().to_vec(), eof: true });
         }
         call.cancel.on_cancel(move || drop(orders.send(Order::Cancel)));
         let line = command.command.to_string();

@@ -75,6 +75,27 @@ impl<'de> Deserialize<'de> for ByteString {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for ByteString {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ByteString".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "Bytes: as text where they are text, in base64 where they are not.",
+            "oneOf": [
+                { "type": "string" },
+                {
+                    "type": "object",
+                    "properties": { "base64": { "type": "string" } },
+                    "required": ["base64"]
+                }
+            ]
+        })
+    }
+}
+
 impl fmt::Debug for ByteString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0.escape_ascii())
