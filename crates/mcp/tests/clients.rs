@@ -85,7 +85,7 @@ fn the_inspector_lists_and_calls_in_every_era() {
             ["--method", "tools/call", "--tool-name", "read_file", "--tool-args-json", &arguments];
         let read = inspector(&bin, project.path(), era, &call);
 
-        assert_eq!(list["tools"].as_array().unwrap().len(), 16, "{era}");
+        assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 16, "{era}");
         assert!(read.to_string().contains("print('hello')"), "{era}: {read}");
     }
 }

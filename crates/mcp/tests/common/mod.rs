@@ -161,5 +161,5 @@ pub async fn until(condition: impl Fn() -> bool) {
 pub fn is_running(pid_file: &Path) -> bool {
     let pid = std::fs::read_to_string(pid_file).unwrap_or_default();
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z")
+    !pid.trim().is_empty() && !stat.is_empty() && !stat.contains(") Z")
 }
