@@ -34,9 +34,12 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+/// The client has gone, or nobody serves it any more: what it has running ends.
+pub(crate) struct EndWithClient(pub(crate) Arc<Client>);
+
+impl Drop for EndWithClient {
     fn drop(&mut self) {
-        self.commands.cancel_all();
+        self.0.commands.cancel_all();
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::ask::Asker;
 use crate::backend::Backend;
 use crate::call::{Call, Interruption, Outcome};
-use crate::client::{Client, Context};
+use crate::client::{Client, Context, EndWithClient};
 use crate::error::McpError;
 use crate::instructions::instructions;
 use crate::tools::{self, Answer, Definition};
@@ -51,14 +51,14 @@ where
     W: AsyncWrite + Send + Unpin + 'static,
 {
     let client = Client::new(&settings)?;
-    let server = Server { backend, client: Arc::clone(&client) };
+    let _ends = EndWithClient(Arc::clone(&client));
+    let server = Server { backend, client };
     let transport = AsyncRwTransport::new_server(read, write);
     let running = serve_server(server, transport)
         .await
         .map_err(|error| McpError::Handshake(error.to_string()))?;
     // However it ends, the client is gone.
     let _ = running.waiting().await;
-    client.commands.cancel_all();
     Ok(())
 }
 

@@ -52,11 +52,13 @@ impl SocketServer {
         &self.token
     }
 
-    /// Serves whoever comes, until it is dropped.
+    /// Serves whoever comes. Dropped, it ends all of them.
     pub async fn serve(&self, backend: Arc<dyn Backend>, settings: Settings) -> McpError {
         let room = Arc::new(tokio::sync::Semaphore::new(MAX_CLIENTS));
+        let mut clients = tokio::task::JoinSet::new();
         loop {
             let accepted = self.listener.accept().await;
+            while clients.try_join_next().is_some() {}
             let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(source) if is_passing(&source) => {
@@ -67,7 +69,7 @@ impl SocketServer {
             };
             let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
             let (backend, token) = (Arc::clone(&backend), self.token.clone());
-            tokio::spawn(async move {
+            clients.spawn(async move {
                 let _permit = permit;
                 serve_stranger(stream, &token, backend, settings).await;
             });

@@ -255,6 +255,26 @@ async fn ten_thousand_malformed_lines_do_no_harm() {
     assert_eq!(response["result"]["tools"].as_array().unwrap().len(), 16);
 }
 
+#[tokio::test]
+async fn a_server_that_is_dropped_takes_its_commands_with_it() {
+    let place = place();
+    let path = place.root.path().join("mcp.sock");
+    let server = SocketServer::bind(&path).unwrap();
+    let token = format!("token {}\n", server.token());
+    let backend = Arc::clone(&place.backend);
+    let serving = tokio::spawn(async move { server.serve(backend, Settings::default()).await });
+    let mut stream = UnixStream::connect(&path).await.unwrap();
+    stream.write_all(token.as_bytes()).await.unwrap();
+    let client = User::new(ProtocolVersion::V_2025_11_25, None).serve(stream).await.unwrap();
+    let command = json!({ "command": "echo $$ > pid; sleep 600", "run_in_background": true });
+    good(&client, "Bash", command).await;
+    until(|| is_running(&place.path("pid"))).await;
+
+    serving.abort();
+
+    until(|| !is_running(&place.path("pid"))).await;
+}
+
 /// MC-07
 #[tokio::test]
 async fn a_socket_serves_several_clients_that_have_the_token() {
