@@ -3,6 +3,7 @@
 mod bench;
 mod check;
 mod check_cross;
+mod clients;
 mod counts;
 mod filesystems;
 mod fuzz;

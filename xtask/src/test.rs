@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::clients;
 use crate::counts::Counts;
 use crate::filesystems::{Filesystems, Kind};
 use crate::packages;
@@ -22,7 +23,7 @@ const SUITES: &[(&str, Tool)] =
 
 /// Run every test, on every filesystem this machine can offer
 ///
-/// Installs what the tests need (as root, with apt; filesystem test suites into target/tools),
+/// Installs what the tests need (as root, with apt; test suites and MCP clients into target/tools),
 /// mounts btrfs, XFS and ext4 images below target/test-fs for the run, and says at the end what
 /// was skipped and why. The last line is `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +41,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let filesystems = Filesystems::prepare(Kind::ALL, FILESYSTEM_SIZE_BYTES)?;
     let skips = Skips::collect_in(scratch("test-skips.txt"))?;
     let mut notes = filesystems.describe();
-    let suites = install_suites(&mut notes)?;
+    let mut suites = install_suites(&mut notes)?;
+    suites.extend(clients::install(&mut notes));
+    stop_if_interrupted()?;
     let run = Run { args, filesystems: &filesystems, suites: &suites, skips: &skips };
 
     let mut counts = Counts::default();

@@ -35,6 +35,11 @@ pub struct WirePath(String);
 pub(crate) const OUTSIDE: &str = "path outside root: ";
 
 impl WirePath {
+    /// `None` if the path climbs out of the directory.
+    pub fn new(path: &str) -> Option<Self> {
+        RelPathBuf::resolve(b"/", path.as_bytes()).ok().map(|_| Self(path.to_owned()))
+    }
+
     /// The path below `root`. Symlinks are not looked at: whoever opens it must not follow them out.
     pub fn within(&self, root: &[u8]) -> Result<RelPathBuf, InvalidPath> {
         RelPathBuf::resolve(root, self.0.as_bytes())

@@ -145,7 +145,7 @@ operations! {
 }
 
 /// What types alone cannot say of a payload.
-pub(crate) trait Check {
+pub trait Check {
     fn check(&self) -> Outcome<()> {
         Ok(())
     }

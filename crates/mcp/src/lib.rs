@@ -1,0 +1,31 @@
+//! The MCP server: what agents use the sandbox through.
+//!
+//! Whoever has a session implements [`Backend`], in ordinary blocking code, and gives it to
+//! [`serve`], [`serve_stdio`] or [`SocketServer`]. This crate speaks the protocol, in every revision
+//! that rmcp knows; it reads files by itself (`codeagent-tools`), shapes output, keeps long commands
+//! going and asks the user.
+
+mod ask;
+mod backend;
+mod call;
+mod client;
+mod commands;
+mod error;
+mod instructions;
+mod output;
+mod schema;
+mod server;
+#[cfg(unix)]
+mod socket;
+mod tools;
+
+pub use ask::Question;
+pub use backend::{Backend, BashEnd, BashRequest, Surroundings, Undone};
+pub use call::{Call, Interruption, Outcome};
+pub use codeagent_stdio::Failure;
+pub use error::McpError;
+pub use output::{MAX_OUTPUT_CHARACTERS, OutputBuffer};
+pub use server::{Settings, serve, serve_stdio};
+#[cfg(unix)]
+pub use socket::SocketServer;
+pub use tools::definitions;
