@@ -23,6 +23,7 @@ mod undo;
 mod undo_log;
 mod undo_log_command;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -61,7 +62,12 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
-    let Arguments { json, command } = Arguments::parse();
+    main_with(std::env::args_os())
+}
+
+/// As [`main`], with other arguments than those of this process; the first one is its name.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let Arguments { json, command } = Arguments::parse_from(arguments);
     let failure = command.exit_code_of_failure();
     match command.execute(json) {
         Ok(outcome) => say(json, &outcome),

@@ -79,8 +79,8 @@ fn unreadable(file: &Path, error: &io::Error) -> SandboxError {
 impl FileConfig {
     pub fn parse(text: &str, file: &Path) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
-            let line =
-                error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+            let above = |start| text.get(..start).unwrap_or(text).matches('\n').count();
+            let line = error.span().map(|span| above(span.start) + 1);
             let message = error.message().lines().next().unwrap_or_default().to_owned();
             SandboxError::Config {
                 file: file.into(),

@@ -156,9 +156,16 @@ impl Session {
         })
     }
 
+    fn state_dir(&self, first: &Path) -> Result<PathBuf> {
+        match &self.options.state_dir {
+            Some(dir) => Ok(dir.clone()),
+            None => places::surroundings_of(first),
+        }
+    }
+
     fn surroundings(&self, first: &Path) -> Result<Policy> {
         let options = &self.options;
-        let mut policy = Policy::new(places::surroundings_of(first)?);
+        let mut policy = Policy::new(self.state_dir(first)?);
         policy.keep = if options.persistent { Keep::Persistent } else { Keep::Ephemeral };
         policy.network = match options.network {
             NetworkChoice::Open => Network::Open,
@@ -195,7 +202,7 @@ impl Session {
             Err(error) => return Err(error),
         }
         let first = self.options.folders.first().ok_or(SandboxError::NotRunning)?;
-        let state = places::surroundings_of(&places::canonical(&first.path)?)?;
+        let state = self.state_dir(&places::canonical(&first.path)?)?;
         let what = "cannot remove what commands had left";
         codeagent_namespace::forget(&state).map_err(SandboxError::doing(what))?;
         self.start()
