@@ -19,6 +19,8 @@ const REPOSITORY: &str = r#"
     git init -q .
     git config user.name Somebody
     git config user.email somebody@example.org
+    git config gc.auto 0
+    git config maintenance.auto false
     for dir in $(seq 100); do
         mkdir -p src/$dir
         for file in $(seq 100); do echo "$dir $file" > src/$dir/$file.txt; done
@@ -52,7 +54,7 @@ fn a_destroyed_repository_comes_back() {
     let after = person.snapshot();
     assert!(person.ok(&["undo"]).starts_with("undone: step 1"));
     assert_tree_eq(&before, &person.snapshot());
-    sh("git fsck --strict && test -z \"$(git status --porcelain)\"", &person.project());
+    sh("git fsck --strict && test -z \"$(git --no-optional-locks status --porcelain)\"", &person.project());
     person.ok(&["redo"]);
     assert_tree_eq(&after, &person.snapshot());
     person.ok(&["undo"]);
@@ -240,7 +242,9 @@ fn killed_at_fifty_moments_the_folder_is_at_a_boundary_and_the_next_session_work
         child.kill().unwrap();
         child.wait().unwrap();
         let history = person.json(&["history"]);
-        let steps = history["history"].as_array().unwrap_or_else(|| panic!("{history}")).len();
+        // The first ones die before there is a history.
+        let steps = history["history"].as_array().map_or(0, Vec::len);
+        assert!(!history["history"].is_null() || states.len() == 1, "{history}");
         let now = person.snapshot();
         if steps + 1 == states.len() {
             assert_tree_eq(states.last().unwrap(), &now);

@@ -84,9 +84,10 @@ impl Session {
     pub fn new(options: SessionOptions) -> Result<Arc<Self>> {
         let count = options.folders.len();
         if count == 0 || count > MAX_FOLDERS {
-            return Err(SandboxError::Usage(format!(
-                "a session has 1 to {MAX_FOLDERS} working directories, not {count}"
-            )));
+            return Err(SandboxError::usage(
+                format!("a session has 1 to {MAX_FOLDERS} working directories, not {count}"),
+                "leave some out",
+            ));
         }
         let asker: Arc<dyn Asker> = Arc::new(DenyAll);
         Ok(Arc::new(Self {
@@ -286,17 +287,17 @@ fn check_apart(folders: &[Arc<Folder>]) -> Result<()> {
     for (nth, folder) in folders.iter().enumerate() {
         for other in &folders[..nth] {
             if folder.label == other.label {
-                return Err(SandboxError::Usage(format!(
-                    "two working directories are called {:?}; give one another name with NAME=PATH",
-                    folder.label
-                )));
+                return Err(SandboxError::usage(
+                    format!("two working directories are called {:?}", folder.label),
+                    "give one of them another name, as NAME=PATH",
+                ));
             }
             if folder.path.starts_with(&other.path) || other.path.starts_with(&folder.path) {
-                return Err(SandboxError::Usage(format!(
-                    "of {} and {} one lies within the other",
-                    other.path.display(),
-                    folder.path.display()
-                )));
+                let (one, two) = (other.path.display(), folder.path.display());
+                return Err(SandboxError::usage(
+                    format!("of {one} and {two} one lies within the other"),
+                    "leave one of them out: a change has to belong to one history",
+                ));
             }
         }
     }

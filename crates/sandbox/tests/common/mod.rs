@@ -104,7 +104,7 @@ impl Person {
     }
 
     pub(crate) fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.sandbox(arguments).arg("--json").output().unwrap();
+        let output = self.sandbox(["--json"]).args(arguments).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
     }
 
