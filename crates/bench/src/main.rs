@@ -68,11 +68,8 @@ pub(crate) struct Options {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = codeagent_namespace::run_if_asked() {
+    if let Some(code) = codeagent_sandbox::run_if_asked().or_else(namespace::run_if_asked) {
         return code;
-    }
-    if codeagent_worker::is_worker() {
-        return codeagent_worker::run(Box::new(codeagent_mount::MountFrontEnd));
     }
     let met = match Args::parse().benchmark {
         Benchmark::Engine(options) => run(&options, &engine::groups(), !options.no_disk),

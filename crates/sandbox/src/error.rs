@@ -38,8 +38,8 @@ pub enum SandboxError {
     NoHome,
     #[error("{isolation} isolation cannot be had: {reason}")]
     Isolation { isolation: Isolation, reason: String, hint: String },
-    #[error("{0}")]
-    Usage(String),
+    #[error("{message}")]
+    Usage { message: String, hint: String },
     #[error("the session has not been started")]
     NotRunning,
     #[error("the session runs already")]
@@ -81,6 +81,10 @@ fn place(file: &std::path::Path, line: Option<usize>) -> String {
 }
 
 impl SandboxError {
+    pub fn usage(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), hint: hint.into() }
+    }
+
     pub fn doing(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Doing { what, source }
@@ -94,7 +98,7 @@ impl SandboxError {
             }
             Self::OtherFilesystem { .. } => ErrorCode::UndoDirUnusable,
             Self::NotServed | Self::WorkerGone | Self::WorkerSilent => ErrorCode::NotServed,
-            Self::Hook(_) | Self::Usage(_) => ErrorCode::BadRequest,
+            Self::Hook(_) | Self::Usage { .. } => ErrorCode::BadRequest,
             Self::WorkingDir { .. } => ErrorCode::WorkingDirUnusable,
             Self::Isolation { .. } => ErrorCode::IsolationUnavailable,
             Self::NotRunning => ErrorCode::NoSession,
@@ -142,7 +146,19 @@ impl SandboxError {
                 "name one outside the folder and on its filesystem with --undo-dir".into()
             }
             Self::NoHome => "set HOME, or CODEAGENT_HOME to a directory of your own".into(),
-            Self::Isolation { hint, .. } | Self::Config { hint, .. } => hint.clone(),
+            Self::Isolation { hint, .. } | Self::Config { hint, .. } | Self::Usage { hint, .. } => {
+                hint.clone()
+            }
+            Self::UnknownDirectory(_) => "the status of the session lists their names".into(),
+            Self::UnknownCommand(_) => "it may have ended; the status lists those that run".into(),
+            Self::OutsidePath(_) => "name a path inside the folder".into(),
+            Self::NotStarted(_) => {
+                "commands find what is installed for everybody, and the usual toolchains of your home; \
+                 commands.readable in the configuration shows them more"
+                    .into()
+            }
+            Self::CommandLost(_) => "the folder is as it was before; try again".into(),
+            Self::Refused { .. } => "write it in another way".into(),
             Self::NotRunning => "start the session first".into(),
             Self::AlreadyRunning => "stop the session first".into(),
             Self::Busy => "wait until it has ended, or cancel it".into(),

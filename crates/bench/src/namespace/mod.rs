@@ -1,6 +1,7 @@
 //! Commands in namespaces: ours in both views, without any sandbox, in bubblewrap, which has no
 //! undo, and with the checkpoints that tools of today make.
 
+mod binary;
 mod edit;
 mod programs;
 mod session;
@@ -13,10 +14,13 @@ use crate::groups::Group;
 use crate::place::Place;
 use crate::table::Row;
 
+pub(crate) use binary::run_if_asked;
+
 type Measure = fn(&Place, u32) -> Result<Vec<Row>>;
 
 const GROUPS: &[(&str, Measure)] = &[
     ("start", start::measure),
+    ("sandbox run", binary::measure),
     ("git", programs::git),
     ("grep", programs::grep),
     ("cargo", programs::cargo),

@@ -24,6 +24,7 @@ mod undo;
 mod undo_log;
 mod undo_log_command;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -64,7 +65,12 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
-    let Arguments { json, command, serve } = Arguments::parse();
+    main_with(std::env::args_os())
+}
+
+/// As [`main`], with other arguments than those of this process; the first one is its name.
+pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let Arguments { json, command, serve } = Arguments::parse_from(arguments);
     let Some(command) = command else { return serve.execute(json) };
     let failure = command.exit_code_of_failure();
     match command.execute(json) {

@@ -34,12 +34,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// The program and its arguments
-    #[arg(
-        value_name = "COMMAND",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 

@@ -91,7 +91,12 @@ impl SessionArguments {
         options.network = self.network.unwrap_or(options.network);
         options.persistent &= !self.ephemeral;
         for pattern in &self.allow_path {
-            let bad = |error: BadPattern| SandboxError::Usage(error.to_string());
+            let bad = |error: BadPattern| {
+                SandboxError::usage(
+                    error.to_string(),
+                    "write it as .envrc, .git/hooks/*, or .husky/",
+                )
+            };
             Pattern::new(pattern).map_err(bad)?;
             options.rules.allow.push(pattern.clone());
         }

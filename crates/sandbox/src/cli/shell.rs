@@ -26,15 +26,15 @@ pub(crate) struct Shell {
     #[command(flatten)]
     session: SessionArguments,
     /// A program to run in the terminal in place of the shell
-    #[arg(value_name = "COMMAND", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     command: Vec<OsString>,
 }
 
 impl Shell {
     pub(crate) fn execute(self) -> Result<Outcome> {
         if !io::stdin().is_terminal() {
-            let message = "a shell wants a terminal; use `sandbox run -- COMMAND` in scripts";
-            return Err(SandboxError::Usage(message.into()));
+            let hint = "in scripts, use: sandbox run -- COMMAND";
+            return Err(SandboxError::usage("a shell wants a terminal", hint));
         }
         let session = self.session.session()?;
         session.listen(tell);

@@ -35,7 +35,9 @@ impl Show {
                     HistoryEntry::Step(info) => Some(info.id),
                     HistoryEntry::Barrier(_) => None,
                 })
-                .ok_or_else(|| SandboxError::Usage("nothing has been recorded yet".into()))?,
+                .ok_or_else(|| {
+                    SandboxError::usage("nothing has been recorded yet", "run something first")
+                })?,
         };
         let diffs = diff::of_step(&client, step)?;
         let paint = Paint { colours: has_colours() };

@@ -43,7 +43,7 @@ impl UndoLog {
                 let entry = match entry {
                     Some(entry) => entry,
                     None => newest(&undo_dir).map_err(reading())?.ok_or_else(|| {
-                        SandboxError::Usage("nothing has been recorded yet".into())
+                        SandboxError::usage("nothing has been recorded yet", "run something first")
                     })?,
                 };
                 let text = dump(&undo_dir, &entry).map_err(reading())?;

@@ -57,7 +57,12 @@ pub fn tighten_for_projects(options: &mut SessionOptions) -> Result<Vec<String>>
 /// Whoever wrote the project may have put anything there.
 fn read_of_project(file: &Path) -> Result<Option<String>> {
     let found = match fs::symlink_metadata(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // Whether the folder itself is one is found out when it is opened.
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+        {
+            return Ok(None);
+        }
         found => found.map_err(|error| unreadable(file, &error))?,
     };
     if !found.is_file() || found.len() > MAX_BYTES {
@@ -79,8 +84,8 @@ fn unreadable(file: &Path, error: &io::Error) -> SandboxError {
 impl FileConfig {
     pub fn parse(text: &str, file: &Path) -> Result<Self> {
         toml::from_str(text).map_err(|error| {
-            let line =
-                error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
+            let above = |start| text.get(..start).unwrap_or(text).matches('\n').count();
+            let line = error.span().map(|span| above(span.start) + 1);
             let message = error.message().lines().next().unwrap_or_default().to_owned();
             SandboxError::Config {
                 file: file.into(),

@@ -41,8 +41,9 @@ impl Session {
     /// of it is left.
     pub fn change_files(&self, label: &str, changes: &[FileChange]) -> Result<ClosedStep> {
         let active = self.active()?;
-        let first =
-            changes.first().ok_or_else(|| SandboxError::Usage("nothing to change".into()))?;
+        let first = changes
+            .first()
+            .ok_or_else(|| SandboxError::usage("nothing to change", "name at least one change"))?;
         let (folder, _) = active.locate(first.path())?;
         let mut orders = Vec::new();
         for change in changes {

@@ -84,9 +84,10 @@ impl Session {
     pub fn new(options: SessionOptions) -> Result<Arc<Self>> {
         let count = options.folders.len();
         if count == 0 || count > MAX_FOLDERS {
-            return Err(SandboxError::Usage(format!(
-                "a session has 1 to {MAX_FOLDERS} working directories, not {count}"
-            )));
+            return Err(SandboxError::usage(
+                format!("a session has 1 to {MAX_FOLDERS} working directories, not {count}"),
+                "leave some out",
+            ));
         }
         let asker: Arc<dyn Asker> = Arc::new(DenyAll);
         Ok(Arc::new(Self {
@@ -156,9 +157,16 @@ impl Session {
         })
     }
 
+    fn state_dir(&self, first: &Path) -> Result<PathBuf> {
+        match &self.options.state_dir {
+            Some(dir) => Ok(dir.clone()),
+            None => places::surroundings_of(first),
+        }
+    }
+
     fn surroundings(&self, first: &Path) -> Result<Policy> {
         let options = &self.options;
-        let mut policy = Policy::new(places::surroundings_of(first)?);
+        let mut policy = Policy::new(self.state_dir(first)?);
         policy.keep = if options.persistent { Keep::Persistent } else { Keep::Ephemeral };
         policy.network = match options.network {
             NetworkChoice::Open => Network::Open,
@@ -195,7 +203,7 @@ impl Session {
             Err(error) => return Err(error),
         }
         let first = self.options.folders.first().ok_or(SandboxError::NotRunning)?;
-        let state = places::surroundings_of(&places::canonical(&first.path)?)?;
+        let state = self.state_dir(&places::canonical(&first.path)?)?;
         let what = "cannot remove what commands had left";
         codeagent_namespace::forget(&state).map_err(SandboxError::doing(what))?;
         self.start()
@@ -289,17 +297,17 @@ fn check_apart(folders: &[Arc<Folder>]) -> Result<()> {
     for (nth, folder) in folders.iter().enumerate() {
         for other in &folders[..nth] {
             if folder.label == other.label {
-                return Err(SandboxError::Usage(format!(
-                    "two working directories are called {:?}; give one another name with NAME=PATH",
-                    folder.label
-                )));
+                return Err(SandboxError::usage(
+                    format!("two working directories are called {:?}", folder.label),
+                    "give one of them another name, as NAME=PATH",
+                ));
             }
             if folder.path.starts_with(&other.path) || other.path.starts_with(&folder.path) {
-                return Err(SandboxError::Usage(format!(
-                    "of {} and {} one lies within the other",
-                    other.path.display(),
-                    folder.path.display()
-                )));
+                let (one, two) = (other.path.display(), folder.path.display());
+                return Err(SandboxError::usage(
+                    format!("of {one} and {two} one lies within the other"),
+                    "leave one of them out: a change has to belong to one history",
+                ));
             }
         }
     }

@@ -23,6 +23,8 @@ pub struct SessionOptions {
     pub network: NetworkChoice,
     /// The home and the `/tmp` of commands are kept for the next session.
     pub persistent: bool,
+    /// Where they are kept; a place is found if none is given.
+    pub state_dir: Option<PathBuf>,
     pub command_limits: Limits,
     /// Directories of the home in which tools live, beside the usual ones.
     pub toolchains: Vec<PathBuf>,
@@ -56,6 +58,7 @@ impl SessionOptions {
             view: View::Transactional,
             network: NetworkChoice::Open,
             persistent: true,
+            state_dir: None,
             command_limits: Limits::default(),
             toolchains: Vec::new(),
             readable: Vec::new(),

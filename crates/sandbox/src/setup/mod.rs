@@ -89,7 +89,8 @@ impl Setup {
     pub fn remove(&self, client: Client) -> Result<Done> {
         let mut done = Done::default();
         let Some(notes) = self.notes_of(client)? else {
-            return Err(SandboxError::Usage(format!("it was not entered in {}", client.id())));
+            let message = format!("it was not entered in {}", client.id());
+            return Err(SandboxError::usage(message, "it is entered without --remove"));
         };
         if notes.by_command
             && let Some(own) = client.own_command(&self.launch)

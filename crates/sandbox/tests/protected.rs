@@ -1,0 +1,125 @@
+//! Protected paths, from the command line to the folder, in both views.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::fs;
+
+use codeagent_test_support::{assert_tree_eq, filesystems::skip};
+use common::{Person, can_use_fuse, text};
+
+const PROJECT: &str = "git init -q .; git config user.name Somebody; echo old > .envrc
+    printf '#!/bin/sh\\n' > .git/hooks/post-merge; mkdir sub";
+
+/// Each tries to have something run on the host later.
+const ATTACKS: [&str; 12] = [
+    "echo evil > .envrc",
+    "echo evil > sub/.envrc",
+    "mkdir -p new/deep; echo evil > new/deep/.envrc",
+    "echo evil > t; mv t .git/hooks/pre-commit",
+    "echo evil >> .git/hooks/post-merge",
+    "chmod +x .git/hooks/post-merge",
+    "mkdir .husky && echo evil > .husky/pre-commit",
+    "mkdir -p x/hooks; echo evil > x/hooks/pre-push; mv x/hooks/pre-push .git/hooks/",
+    "git config core.fsmonitor 'touch /tmp/evil'",
+    "printf '[core]\\n\\tpager = evil\\n' > .git/config",
+    "rm -rf .git/config; ln -s ../sub/evil .git/config",
+    "mkdir -p fake; printf '[core]\\n\\thooksPath = /x\\n' > fake/config; mkdir sub/.git; mv fake/config sub/.git/config",
+];
+
+fn attacks_fail(view: &str) {
+    for attack in ATTACKS {
+        let person = Person::with(PROJECT);
+        let before = person.snapshot();
+        let script = format!("({attack}) 2>/dev/null; true");
+        person.run_with(&["--view", view], &script);
+        for guarded in [".envrc", ".git/hooks/post-merge", ".git/config"] {
+            let text = fs::read_to_string(person.path(guarded)).unwrap_or_default();
+            assert!(!text.contains("evil") && !text.contains("fsmonitor"), "{view}: {attack}");
+        }
+        for absent in [
+            "sub/.envrc",
+            "new/deep/.envrc",
+            ".git/hooks/pre-commit",
+            ".git/hooks/pre-push",
+            ".husky/pre-commit",
+        ] {
+            assert!(!person.path(absent).exists(), "{view}: {attack}: {absent}");
+        }
+        let config = fs::read_to_string(person.path("sub/.git/config")).unwrap_or_default();
+        assert!(!config.contains("hooksPath"), "{view}: {attack}");
+        assert!(!person.path(".git/config").is_symlink(), "{view}: {attack}");
+        let mode = fs::metadata(person.path(".git/hooks/post-merge")).unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&mode);
+        assert_eq!(mode & 0o111, 0, "{view}: {attack}");
+        if !person.json(&["history"])["history"].as_array().unwrap().is_empty() {
+            person.ok(&["undo"]);
+        }
+        assert_tree_eq(&before, &person.snapshot());
+    }
+}
+
+#[test]
+fn nothing_that_host_tools_run_can_be_planted() {
+    attacks_fail("transactional");
+}
+
+#[test]
+fn nothing_that_host_tools_run_can_be_planted_in_the_live_view() {
+    if !can_use_fuse() {
+        return skip(
+            "nothing_that_host_tools_run_can_be_planted_in_the_live_view",
+            "/dev/fuse cannot be used",
+        );
+    }
+    attacks_fail("live");
+}
+
+/// git's everyday work is not in the way.
+const EVERYDAY: &str = "
+    git init -q new && git -C new config user.email a@b && git remote add origin https://example.org/x
+    git config user.name Else && echo x > f && git add f && git -c user.email=a@b commit -qm one
+    git clone -q . clone && git branch other && git config --list >/dev/null
+    git -C clone config alias.st status && git submodule -q status";
+
+#[test]
+fn gits_everyday_work_goes_on_in_both_views() {
+    for view in ["transactional", "live"] {
+        if view == "live" && !can_use_fuse() {
+            skip("gits_everyday_work_goes_on_in_both_views (live)", "/dev/fuse cannot be used");
+            continue;
+        }
+        let person = Person::with("git init -q .; git config user.name Somebody");
+        let before = person.snapshot();
+        let output = person.run_with(&["--view", view], &format!("set -e; {EVERYDAY}"));
+        assert!(!text(&output.stderr).contains("protected"), "{view}: {output:?}");
+        assert!(person.read(".git/config").contains("Else"), "{view}");
+        assert!(person.read("clone/.git/config").contains("alias"), "{view}");
+        person.ok(&["undo"]);
+        assert_tree_eq(&before, &person.snapshot());
+    }
+}
+
+#[test]
+fn what_is_allowed_by_name_is_allowed() {
+    let person = Person::new();
+    person.run_with(
+        &["--allow-path", ".envrc"],
+        "echo new > .envrc; mkdir .husky; echo x > .husky/x",
+    );
+    assert_eq!(person.read(".envrc"), "new\n");
+    assert!(!person.path(".husky/x").exists());
+    person.configure("[protected]\nallow = ['.husky/']\n");
+    person.run("mkdir -p .husky; echo x > .husky/x");
+    assert_eq!(person.read(".husky/x"), "x\n");
+}
+
+#[test]
+fn what_people_will_run_is_told() {
+    let person = Person::new();
+    let output = person.run("echo '{}' > package.json; mkdir -p node_modules/a; echo '{}' > node_modules/a/package.json");
+    let said = text(&output.stderr);
+    assert!(said.contains("look at what other programs will run: package.json\n"), "{said}");
+    assert_eq!(person.json(&["history"])["history"][0]["flagged"][0], "package.json");
+}

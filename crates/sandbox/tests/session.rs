@@ -1,0 +1,351 @@
+//! The session as servers use it.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use codeagent_common::{ErrorCode, SafeguardDecision};
+use codeagent_control::Cause;
+use codeagent_interceptor::{ClosedStep, OnConflict};
+use codeagent_sandbox::SandboxError;
+use codeagent_sandbox::executor::{Isolation, IsolationChoice};
+use codeagent_sandbox::session::{
+    Access, Asker, CommandReport, CommandRequest, Event, FileChange, FolderOptions, Question,
+    Session, SessionOptions, State,
+};
+use codeagent_test_support::filesystems::skip;
+use codeagent_test_support::{TempWorkspace, assert_tree_eq};
+use common::{PROGRAM, can_use_fuse, eventually, processes_that_name};
+
+struct Office {
+    session: Arc<Session>,
+    events: Receiver<Event>,
+    _state: tempfile::TempDir,
+    workspace: TempWorkspace,
+}
+
+fn options(workspace: &TempWorkspace) -> SessionOptions {
+    let mut folder = FolderOptions::new(workspace.working());
+    folder.undo_dir = Some(workspace.undo().into());
+    folder.label = Some("work".into());
+    let mut options = SessionOptions::new(vec![folder]);
+    options.program = Some(PROGRAM.into());
+    options.isolation = IsolationChoice::Namespace;
+    options.persistent = false;
+    options
+}
+
+impl Office {
+    fn new() -> Self {
+        Self::with(TempWorkspace::with_fixture(fill), |_| {})
+    }
+
+    fn with(workspace: TempWorkspace, change: impl FnOnce(&mut SessionOptions)) -> Self {
+        let mut options = options(&workspace);
+        let state = tempfile::tempdir().unwrap();
+        options.state_dir = Some(state.path().join("state"));
+        change(&mut options);
+        let session = Session::new(options).unwrap();
+        let (sender, events) = channel();
+        session.listen(move |event| drop(sender.send(event.clone())));
+        session.start().unwrap();
+        Self { session, events, _state: state, workspace }
+    }
+
+    fn run(&self, script: &str) -> CommandReport {
+        self.session.exec(&CommandRequest::shell(script), |_, _| {}).unwrap()
+    }
+
+    fn event(&self, what: &str, is_it: impl Fn(&Event) -> bool) -> Event {
+        loop {
+            match self.events.recv_timeout(Duration::from_secs(20)) {
+                Ok(event) if is_it(&event) => return event,
+                Ok(_) => {}
+                Err(_) => panic!("{what}: no such event"),
+            }
+        }
+    }
+}
+
+impl Drop for Office {
+    fn drop(&mut self) {
+        let _ = self.session.stop(); // some tests have done so already
+    }
+}
+
+fn fill(root: &Path) {
+    fs::write(root.join("a"), "a").unwrap();
+    fs::create_dir(root.join("d")).unwrap();
+    for nth in 0..20 {
+        fs::write(root.join(format!("d/{nth}")), "x").unwrap();
+    }
+}
+
+#[test]
+fn a_session_starts_stops_and_says_how_it_is() {
+    let office = Office::new();
+    let started = office.event("started", |event| matches!(event, Event::Started { .. }));
+    assert!(matches!(started, Event::Started { isolation: Isolation::Namespace, .. }));
+    let status = office.session.status().unwrap();
+    assert_eq!(status.state, State::Idle);
+    assert_eq!(status.directories[0].label, "work");
+    assert!(matches!(office.session.start(), Err(SandboxError::AlreadyRunning)));
+    office.session.stop().unwrap();
+    assert_eq!(office.session.status().unwrap().state, State::Stopped);
+    assert!(matches!(
+        office.session.undo(None, 1, OnConflict::Refuse),
+        Err(SandboxError::NotRunning)
+    ));
+    office.session.start().unwrap();
+    office.run("rm -rf d");
+    office.session.undo(Some("work"), 1, OnConflict::Refuse).unwrap();
+    let unknown = office.session.undo(Some("elsewhere"), 1, OnConflict::Refuse);
+    assert!(matches!(unknown, Err(SandboxError::UnknownDirectory(_))));
+}
+
+#[test]
+fn file_tools_are_steps_and_never_leave_the_folder() {
+    let office = Office::new();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("victim"), "untouched").unwrap();
+    std::os::unix::fs::symlink(outside.path(), office.workspace.path("out")).unwrap();
+    let linked = office.workspace.snapshot();
+    let write = |path: &str| FileChange::Write { path: path.into(), content: b"new".to_vec() };
+    let closed = office
+        .session
+        .change_files("write_file new/deep/x", &[write("new/deep/x"), write("a")])
+        .unwrap();
+    assert!(matches!(closed, ClosedStep::Recorded { .. }));
+    let rename = FileChange::Rename { from: "a".into(), to: "b".into() };
+    office.session.change_files("rename", &[rename]).unwrap();
+    let remove = FileChange::Remove { path: "d".into(), recursive: true };
+    office.session.change_files("delete d", &[remove]).unwrap();
+    assert!(!office.workspace.path("d").exists() && office.workspace.path("b").exists());
+    for path in ["../victim", "/etc/passwd", "d/../../x"] {
+        let outcome = office.session.change_files("evil", &[write(path)]);
+        assert!(matches!(outcome, Err(SandboxError::OutsidePath(_))), "{path}");
+    }
+    for change in [
+        write("out/victim"),
+        FileChange::Remove { path: "out/victim".into(), recursive: true },
+        FileChange::Rename { from: "b".into(), to: "out/victim".into() },
+    ] {
+        assert!(office.session.change_files("evil", &[change]).is_err());
+    }
+    assert_eq!(fs::read_to_string(outside.path().join("victim")).unwrap(), "untouched");
+    office.session.undo(None, 3, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&linked, &office.workspace.snapshot());
+}
+
+#[test]
+fn a_failed_change_leaves_nothing() {
+    let office = Office::new();
+    let before = office.workspace.snapshot();
+    let write = FileChange::Write { path: "x".into(), content: vec![] };
+    let impossible = FileChange::Rename { from: "missing".into(), to: "y".into() };
+    assert!(office.session.change_files("both", &[write, impossible]).is_err());
+    assert_tree_eq(&before, &office.workspace.snapshot());
+    let protected = FileChange::Write { path: ".envrc".into(), content: b"evil".to_vec() };
+    assert!(office.session.change_files("evil", &[protected]).is_err());
+    assert_tree_eq(&before, &office.workspace.snapshot());
+    assert!(office.session.history(None).unwrap().is_empty());
+}
+
+#[test]
+fn a_transaction_is_one_step_or_none() {
+    let office = Office::new();
+    let before = office.workspace.snapshot();
+    office.session.begin("both").unwrap();
+    office.run("echo one > one");
+    office.run("rm -rf d");
+    let write = FileChange::Write { path: "two".into(), content: b"2".to_vec() };
+    office.session.change_files("write two", &[write]).unwrap();
+    assert!(office.session.status().unwrap().in_transaction);
+    office.session.commit().unwrap();
+    assert_eq!(office.session.history(None).unwrap().len(), 1);
+    office.session.undo(None, 1, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+    office.session.begin("none").unwrap();
+    office.run("rm -rf d; echo x > a");
+    office.session.rollback().unwrap();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+    // What is open when the session ends is taken back.
+    office.session.begin("left open").unwrap();
+    office.run("rm -rf d");
+    office.session.stop().unwrap();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+#[test]
+fn a_cancelled_command_takes_its_tree_with_it_and_is_a_step() {
+    let office = Office::new();
+    let script = "echo x > x; setsid sleep 4323.25 & sleep 4323.25";
+    let running = office.session.spawn(CommandRequest::shell(script), |_, _| {}).unwrap();
+    eventually("it runs", || processes_that_name("4323.25").len() >= 2);
+    assert_eq!(office.session.running(), [running.id]);
+    office.session.cancel(running.id).unwrap();
+    let report = running.wait().unwrap();
+    assert_eq!(report.cause, Cause::Cancelled);
+    assert!(processes_that_name("4323.25").is_empty());
+    assert!(office.workspace.path("x").exists() && report.directories[0].step.is_some());
+    assert!(matches!(office.session.cancel(99), Err(SandboxError::UnknownCommand(99))));
+}
+
+#[test]
+fn background_commands_work_beside_others() {
+    if !can_use_fuse() {
+        return skip("background_commands_work_beside_others", "/dev/fuse cannot be used");
+    }
+    let office = Office::new();
+    let before = office.workspace.snapshot();
+    let mut request = CommandRequest::shell("echo up > up; sleep 4324.25");
+    request.background = true;
+    let running = office.session.spawn(request, |_, _| {}).unwrap();
+    eventually("its change is seen", || office.workspace.path("up").exists());
+    let report = office.run("cat up; echo beside > beside");
+    assert_eq!(report.exit_code, 0);
+    assert!(office.workspace.path("beside").exists());
+    office.session.cancel(running.id).unwrap();
+    running.wait().unwrap();
+    let steps = office.session.history(None).unwrap().len();
+    assert_eq!(steps, 2);
+    office.session.undo(None, steps, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+#[test]
+fn an_interrupted_step_is_taken_back_and_told_at_the_start() {
+    if !can_use_fuse() {
+        return skip(
+            "an_interrupted_step_is_taken_back_and_told_at_the_start",
+            "/dev/fuse cannot be used",
+        );
+    }
+    let workspace = TempWorkspace::with_fixture(fill);
+    let before = workspace.snapshot();
+    {
+        use codeagent_interceptor::{EngineConfig, StepRequest, UndoEngine};
+        use codeagent_test_support::Applier;
+        let engine =
+            UndoEngine::open(EngineConfig::new(workspace.working(), workspace.undo())).unwrap();
+        engine.open_step(StepRequest::command("never ends")).unwrap();
+        Applier::new(&engine, workspace.working()).unlink("a").unwrap();
+    }
+    let office = Office::with(workspace, |_| {});
+    let recovery = office.event("recovery", |event| matches!(event, Event::Recovery { .. }));
+    assert!(matches!(recovery, Event::Recovery { directory, .. } if directory == "work"));
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+#[test]
+fn other_peoples_edits_are_told_and_our_own_are_not() {
+    let office = Office::with(TempWorkspace::with_fixture(fill), |options| options.watch = true);
+    office.run("echo ours > a");
+    fs::write(office.workspace.path("a"), "theirs").unwrap();
+    let is_edit = |event: &Event| matches!(event, Event::ExternalModification { .. });
+    let edit = office.event("an edit", is_edit);
+    let Event::ExternalModification { paths, .. } = edit else { panic!("{edit:?}") };
+    assert_eq!(paths.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a"]);
+    let refused = office.session.undo(None, 1, OnConflict::Refuse).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::RollbackBlocked);
+    office.session.undo(None, 1, OnConflict::Force).unwrap();
+    assert_eq!(fs::read_to_string(office.workspace.path("a")).unwrap(), "a");
+}
+
+struct Answers(SafeguardDecision);
+
+impl Asker for Answers {
+    fn ask(&self, question: &Question) -> Option<SafeguardDecision> {
+        assert_eq!(question.directory, "work");
+        Some(self.0)
+    }
+}
+
+#[test]
+fn safeguards_ask_whoever_is_there() {
+    let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
+        options.safeguards.delete_threshold = Some(5);
+    });
+    let before = office.workspace.snapshot();
+    office.session.set_asker(Arc::new(Answers(SafeguardDecision::Deny)));
+    let denied = office.session.exec(&CommandRequest::shell("rm -rf d"), |_, _| {});
+    assert!(matches!(denied, Err(SandboxError::NotKept { .. })), "{denied:?}");
+    assert_tree_eq(&before, &office.workspace.snapshot());
+    office.event("asked", |event| matches!(event, Event::SafeguardTriggered { .. }));
+    office.session.set_asker(Arc::new(Answers(SafeguardDecision::Allow)));
+    office.run("rm -rf d");
+    assert!(!office.workspace.path("d").exists());
+}
+
+#[test]
+fn a_worker_that_dies_is_replaced() {
+    let office = Office::new();
+    office.run("echo one > one");
+    let undo = office.workspace.undo();
+    let pid = codeagent_worker::Client::connect(undo).unwrap().hello().unwrap().pid;
+    common::sh(&format!("kill -9 {pid}"), office.workspace.working());
+    office.event("lost", |event| matches!(event, Event::WorkerLost { .. }));
+    office.run("echo two > two");
+    assert_eq!(office.session.history(None).unwrap().len(), 2);
+}
+
+#[test]
+fn read_only_folders_are_refused_by_everything() {
+    let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
+        options.folders[0].access = Access::ReadOnly;
+    });
+    let before = office.workspace.snapshot();
+    assert_ne!(office.run("echo x > a").exit_code, 0);
+    let write = FileChange::Write { path: "a".into(), content: vec![] };
+    let refused = office.session.change_files("write", &[write]).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::ReadOnly);
+    // And by the engine itself.
+    let client = codeagent_worker::Client::connect(office.workspace.undo()).unwrap();
+    let change = codeagent_worker::FileChange::MakeDir {
+        path: codeagent_common::RelPathBuf::new(&b"new"[..]).unwrap(),
+    };
+    assert!(client.change(change).is_err());
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+#[test]
+fn a_reset_forgets_what_commands_left_and_not_what_they_did() {
+    let office =
+        Office::with(TempWorkspace::with_fixture(fill), |options| options.persistent = true);
+    office.run("echo kept > /tmp/note; echo x > x");
+    assert_eq!(office.run("cat /tmp/note").exit_code, 0);
+    office.session.reset().unwrap();
+    assert_ne!(office.run("cat /tmp/note").exit_code, 0);
+    assert!(office.workspace.path("x").exists());
+    assert_eq!(office.session.history(None).unwrap().len(), 1);
+}
+
+#[test]
+fn on_the_host_nothing_is_recorded_and_that_is_said() {
+    let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
+        options.isolation = IsolationChoice::Host;
+    });
+    let mut said = Vec::new();
+    let request = CommandRequest::shell("pwd; rm a; exit 5");
+    let report = office.session.exec(&request, |_, data| said.extend_from_slice(data)).unwrap();
+    assert_eq!((report.exit_code, report.undoable, report.isolation), (5, false, Isolation::Host));
+    assert!(
+        String::from_utf8(said).unwrap().contains(office.workspace.working().to_str().unwrap())
+    );
+    assert!(office.session.history(None).unwrap().is_empty());
+}
+
+#[test]
+fn the_difference_of_a_step_can_be_asked_for() {
+    let office = Office::new();
+    let report = office.run("echo new > a; rm d/3");
+    let diffs = office.session.diff(None, report.directories[0].step.unwrap()).unwrap();
+    let texts = serde_json::to_string(&diffs).unwrap();
+    assert!(texts.contains("-a") && texts.contains("+new") && texts.contains("d/3"), "{texts}");
+}
