@@ -89,6 +89,9 @@ impl Message for HostMessage {
 pub struct Exec {
     pub id: CommandId,
     pub command: CommandLine,
+    /// What histories call it, in place of the command line; for the host alone.
+    #[serde(skip)]
+    pub label: Option<String>,
     /// Added to the environment of the shim.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, ByteString>,
@@ -122,6 +125,7 @@ impl Exec {
         Self {
             id: CommandId(0),
             command,
+            label: None,
             env: BTreeMap::new(),
             clear_env: false,
             cwd: None,
@@ -136,6 +140,11 @@ impl Exec {
 
     pub fn shell(line: impl Into<ByteString>) -> Self {
         Self::new(CommandLine::Shell(line.into()))
+    }
+
+    /// What it is called.
+    pub fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| self.command.to_string())
     }
 }
 

@@ -125,7 +125,7 @@ impl Executor {
         orders: Receiver<Order>,
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
-        let label = exec.command.to_string();
+        let label = exec.label();
         self.complete(&mut exec, folders);
         let (first, second) = choice.views();
         let mut other_view = None;

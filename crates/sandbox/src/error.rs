@@ -50,6 +50,8 @@ pub enum SandboxError {
     UnknownCommand(u64),
     #[error("there is no question {0:?} that waits for an answer")]
     UnknownQuestion(String),
+    #[error("another program serves the socket {}", .0.display())]
+    SocketInUse(PathBuf),
     #[error("another command is still running in this session")]
     Busy,
     #[error("{} is read-only in this session", .0.display())]
@@ -106,6 +108,7 @@ impl SandboxError {
             Self::UnknownDirectory(_) | Self::OutsidePath(_) => ErrorCode::InvalidPath,
             Self::UnknownCommand(_) => ErrorCode::CommandUnknown,
             Self::UnknownQuestion(_) => ErrorCode::SafeguardUnknown,
+            Self::SocketInUse(_) => ErrorCode::Busy,
             Self::Busy => ErrorCode::StepOpen,
             Self::ReadOnly(_) => ErrorCode::ReadOnly,
             Self::Config { .. } => ErrorCode::ConfigInvalid,
@@ -159,6 +162,7 @@ impl SandboxError {
             }
             Self::CommandLost(_) => "the folder is as it was before; try again".into(),
             Self::Refused { .. } => "write it in another way".into(),
+            Self::SocketInUse(_) => "name another one with --mcp-socket, or end that program".into(),
             Self::NotRunning => "start the session first".into(),
             Self::AlreadyRunning => "stop the session first".into(),
             Self::Busy => "wait until it has ended, or cancel it".into(),

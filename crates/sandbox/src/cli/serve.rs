@@ -1,31 +1,41 @@
 //! Without a subcommand: a server.
 
 use std::io::{IsTerminal, stdin, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, CommandFactory, ValueEnum};
 
 use super::output::complain;
 use super::session_arguments::SessionArguments;
+use crate::config;
 use crate::error::{Result, SandboxError};
 use crate::server::hub::Hub;
-use crate::server::{logging, stdio};
+use crate::server::{logging, mcp, stdio};
 
-/// Serve a frontend on stdin and stdout.
+/// Where Claude Code says which project it works in.
+const PROJECT_DIR: &str = "CLAUDE_PROJECT_DIR";
+
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// What is spoken on stdin and stdout
+    /// Without a command: what is spoken on stdin and stdout
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
+    /// Serve agents (MCP) on this socket, too; its token is in a file beside it, .token
+    #[arg(long, value_name = "PATH")]
+    mcp_socket: Option<PathBuf>,
     #[command(flatten)]
     session: SessionArguments,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 enum Protocol {
-    /// One JSON object a line, for frontends; docs/stdio-api.md
+    /// One JSON object a line, for frontends: docs/stdio-api.md
     #[default]
     Stdio,
+    /// The Model Context Protocol, for agents; the session starts at once
+    Mcp,
 }
 
 impl Serve {
@@ -44,14 +54,37 @@ impl Serve {
         }
     }
 
-    fn serve(&self) -> Result<()> {
+    fn serve(mut self) -> Result<()> {
         logging::start();
+        let is_mcp = self.protocol == Protocol::Mcp;
+        let project = std::env::var_os(PROJECT_DIR).filter(|_| is_mcp);
+        if self.session.working_dir.is_empty()
+            && let Some(project) = project
+        {
+            self.session.working_dir.push(project.into());
+        }
         let hub = Hub::new(self.session.options()?);
         tracing::info!(component = "server", version = env!("CARGO_PKG_VERSION"), "serving");
-        let served = match self.protocol {
-            Protocol::Stdio => stdio::serve(&hub, stdin().lock(), stdout()),
-        };
+        let socket = self.mcp_socket.as_ref().map(|path| mcp::Socket::open(&hub, path));
+        let socket = socket.transpose()?;
+        let served = if is_mcp { serve_agent(&hub) } else { serve_frontend(&hub) };
+        drop(socket);
         tracing::info!(component = "server", "the client has gone");
-        served.map_err(|error| SandboxError::Io(std::io::Error::other(error)))
+        served
     }
+}
+
+fn serve_frontend(hub: &Arc<Hub>) -> Result<()> {
+    let served = stdio::serve(hub, stdin().lock(), stdout());
+    served.map_err(|error| SandboxError::Io(std::io::Error::other(error)))
+}
+
+/// An agent starts no session itself: it is there from the beginning.
+fn serve_agent(hub: &Arc<Hub>) -> Result<()> {
+    let mut options = hub.defaults().clone();
+    for ignored in config::tighten_for_projects(&mut options)? {
+        tracing::warn!(component = "config", "{ignored}");
+    }
+    hub.start(options)?;
+    mcp::serve(hub)
 }

@@ -23,7 +23,7 @@ pub struct Hub {
     session: RwLock<Option<Arc<Session>>>,
     /// Held while a session starts or ends, so that it does so once.
     changing: Mutex<()>,
-    listeners: RwLock<BTreeMap<u64, Listener>>,
+    listeners: RwLock<BTreeMap<u64, (Role, Listener)>>,
     next_listener: AtomicU64,
     questions: Mutex<Questions>,
     commands: Mutex<BTreeMap<u64, RunningCommand>>,
@@ -33,6 +33,15 @@ pub struct Hub {
 
 /// Must not wait for the session.
 type Listener = Box<dyn Fn(&Heard<'_>) + Send + Sync>;
+
+/// Who listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Shows questions to a person.
+    Frontend,
+    /// May be able to ask its user.
+    Agent,
+}
 
 /// Somebody listens, and may answer questions, until this is dropped.
 #[derive(Debug)]
@@ -99,11 +108,17 @@ impl Hub {
 
     pub fn listen(
         self: &Arc<Self>,
+        role: Role,
         listener: impl Fn(&Heard<'_>) + Send + Sync + 'static,
     ) -> Listening {
         let id = self.next_listener.fetch_add(1, Ordering::Relaxed);
-        self.listeners.write().insert(id, Box::new(listener));
+        self.listeners.write().insert(id, (role, Box::new(listener)));
         Listening { hub: Arc::downgrade(self), id }
+    }
+
+    /// Whether a person sees questions.
+    pub fn has_frontend(&self) -> bool {
+        self.listeners.read().values().any(|(role, _)| *role == Role::Frontend)
     }
 
     pub fn session(&self) -> Result<Arc<Session>> {
@@ -168,7 +183,8 @@ impl Hub {
                 self.forget(directory, *question);
             }
             Event::CommandStarted { command, line } => {
-                let running = RunningCommand { line: line.clone(), started_at: SystemTime::now().into() };
+                let running =
+                    RunningCommand { line: line.clone(), started_at: SystemTime::now().into() };
                 self.commands.lock().insert(*command, running);
             }
             Event::CommandEnded { command, .. } => drop(self.commands.lock().remove(command)),
@@ -178,7 +194,7 @@ impl Hub {
     }
 
     fn tell(&self, heard: &Heard<'_>) {
-        self.listeners.read().values().for_each(|listener| listener(heard));
+        self.listeners.read().values().for_each(|(_, listener)| listener(heard));
     }
 
     fn forget(&self, directory: &str, question: SafeguardId) {

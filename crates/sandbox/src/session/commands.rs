@@ -29,6 +29,8 @@ pub(crate) type Orders = Sender<Order>;
 #[derive(Debug, Clone)]
 pub struct CommandRequest {
     pub command: CommandLine,
+    /// What the history calls it, in place of the command line.
+    pub label: Option<String>,
     /// Where it begins; the first working directory if not given.
     pub cwd: Option<PathBuf>,
     /// Added to what commands get in any case.
@@ -48,6 +50,7 @@ impl CommandRequest {
     pub fn new(command: CommandLine) -> Self {
         Self {
             command,
+            label: None,
             cwd: None,
             env: BTreeMap::new(),
             pty: None,
@@ -67,9 +70,15 @@ impl CommandRequest {
         Self::new(CommandLine::Argv(words.into_iter().map(Into::into).collect()))
     }
 
+    /// What it is called.
+    pub fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| self.command.to_string())
+    }
+
     fn exec(&self) -> Exec {
         use std::os::unix::ffi::OsStrExt;
         let mut exec = Exec::new(self.command.clone());
+        exec.label.clone_from(&self.label);
         exec.cwd = self.cwd.as_ref().map(|cwd| ByteString::from(cwd.as_os_str().as_bytes()));
         exec.env.clone_from(&self.env);
         exec.pty = self.pty;
@@ -266,7 +275,7 @@ impl Session {
         orders: Receiver<Order>,
         output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<CommandReport> {
-        let line = request.command.to_string();
+        let line = request.label();
         self.bus.tell(&Event::CommandStarted { command: id, line });
         let ran = self.active().and_then(|active| {
             let ran = self.run_in(&active, request, orders, output)?;

@@ -93,7 +93,8 @@ impl Session {
     /// In all working directories.
     pub fn set_safeguards(&self, config: SafeguardConfig) -> Result<()> {
         let active = self.active()?;
-        let mut writable = active.folders.iter().filter(|folder| folder.access == Access::ReadWrite);
+        let mut writable =
+            active.folders.iter().filter(|folder| folder.access == Access::ReadWrite);
         writable.try_for_each(|folder| folder.set_safeguards(config))
     }
 

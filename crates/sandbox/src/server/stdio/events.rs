@@ -1,19 +1,20 @@
 //! What a session tells, in the words of the API.
 
-use codeagent_common::SafeguardKind;
 use codeagent_interceptor::ClosedStep;
 use codeagent_stdio::{
-    ErrorReport, Event as Told, ExternalModification, Recovery, SafeguardTriggered, StepCompleted,
-    StepSummary, UndoVersionMismatch, Warning, limit_paths,
+    ErrorReport, Event as Told, ExternalModification, Recovery, StepCompleted, StepSummary,
+    UndoVersionMismatch, Warning, limit_paths,
 };
 
-use crate::server::hub::{Heard, Pending};
+use crate::server::hub::Heard;
 use crate::session::Event;
 
 pub(super) fn translate(heard: &Heard<'_>) -> Option<Told> {
     match heard {
         Heard::Session(event) => of_session((*event).clone()),
-        Heard::Question(question) => Some(Told::SafeguardTriggered(triggered(question))),
+        Heard::Question(question) => {
+            Some(Told::SafeguardTriggered(crate::server::desk::triggered(question)))
+        }
     }
 }
 
@@ -70,7 +71,9 @@ fn of_session(event: Event) -> Option<Told> {
         Event::WorkerLost { directory } => Told::Error(ErrorReport {
             code: codeagent_common::ErrorCode::NotServed,
             message: format!("the process that keeps the history of {directory} has died"),
-            hint: Some("the next request starts another, which takes back what was unfinished".into()),
+            hint: Some(
+                "the next request starts another, which takes back what was unfinished".into(),
+            ),
         }),
         Event::Warning { directory, message } => warning("undo", message, directory),
         // Their requests tell of them, and questions come by another way.
@@ -91,20 +94,4 @@ fn warning(code: &str, message: String, directory: Option<String>) -> Told {
         directory,
         paths: vec![],
     })
-}
-
-pub(super) fn triggered(question: &Pending) -> SafeguardTriggered {
-    let Pending { name, directory, request, timeout, .. } = question.clone();
-    let is = |kind: SafeguardKind| (request.kind == kind).then_some(request.count);
-    SafeguardTriggered {
-        safeguard_id: name,
-        kind: request.kind,
-        step_id: request.step,
-        directory,
-        delete_count: is(SafeguardKind::DeleteCount),
-        size_bytes: is(SafeguardKind::OverwriteLarge),
-        sample_paths: limit_paths(request.sample_paths).0,
-        message: request.message,
-        timeout_seconds: timeout.as_secs(),
-    }
 }

@@ -2,18 +2,18 @@
 
 use codeagent_common::ByteString;
 use codeagent_stdio::operations::{
-    FileContent, FsList, FsOperations, FsRead, FsStatus, FsStatusQuery, Listing, ListingEntry,
+    FileContent, FsList, FsRead, FsStatus, FsStatusQuery, Listing, ListingEntry,
 };
-use codeagent_stdio::{Call, Failure, Outcome};
+use codeagent_stdio::{Failure, Outcome};
 use codeagent_tools::{Folder, ToolError};
 
-use super::{Frontend, failure, within};
+use super::{Desk, failure, within};
 use crate::error::SandboxError;
 use crate::executor::Isolation;
 use crate::session::FolderInfo;
 
-impl FsOperations for Frontend {
-    fn list(&self, request: FsList, _: &Call) -> Outcome<Listing> {
+impl Desk {
+    pub(crate) fn list(&self, request: FsList) -> Outcome<Listing> {
         let (_, folder) = self.directory(request.directory.as_ref())?;
         let path = within(&folder, &request.path)?;
         let offset = usize::try_from(request.offset).unwrap_or(usize::MAX);
@@ -32,7 +32,7 @@ impl FsOperations for Frontend {
         })
     }
 
-    fn read(&self, request: FsRead, _: &Call) -> Outcome<FileContent> {
+    pub(crate) fn read(&self, request: FsRead) -> Outcome<FileContent> {
         let (_, folder) = self.directory(request.directory.as_ref())?;
         let path = within(&folder, &request.path)?;
         let read = open(&folder)?
@@ -46,7 +46,7 @@ impl FsOperations for Frontend {
     }
 
     /// On Linux names and modes come through as they are.
-    fn status(&self, request: FsStatusQuery, _: &Call) -> Outcome<FsStatus> {
+    pub(crate) fn fs_status(&self, request: FsStatusQuery) -> Outcome<FsStatus> {
         let (session, _) = self.directory(request.directory.as_ref())?;
         let status = session.status().map_err(failure)?;
         let backend = match (status.isolation, status.view) {
@@ -58,7 +58,7 @@ impl FsOperations for Frontend {
     }
 }
 
-fn open(folder: &FolderInfo) -> Outcome<Folder> {
+pub(crate) fn open(folder: &FolderInfo) -> Outcome<Folder> {
     let unusable = |source| SandboxError::WorkingDir { path: folder.path.clone(), source };
     Folder::open(&folder.path).map_err(|error| failure(unusable(error)))
 }

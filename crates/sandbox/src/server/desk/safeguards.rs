@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use codeagent_common::SafeguardConfig;
-use codeagent_stdio::operations::{
-    SafeguardConfigure, SafeguardConfirm, SafeguardOperations, SafeguardSettings,
-};
-use codeagent_stdio::{Call, Outcome};
+use codeagent_stdio::Outcome;
+use codeagent_stdio::operations::{SafeguardConfigure, SafeguardConfirm, SafeguardSettings};
 
-use super::{Frontend, failure};
+use super::{Desk, failure};
 
-impl SafeguardOperations for Frontend {
-    fn configure(&self, request: SafeguardConfigure, _: &Call) -> Outcome<SafeguardSettings> {
+impl Desk {
+    pub(crate) fn configure_safeguards(
+        &self,
+        request: SafeguardConfigure,
+    ) -> Outcome<SafeguardSettings> {
         let session = self.session()?;
         let config = config(&request.0, session.options().safeguards);
         session.set_safeguards(config).map_err(failure)?;
@@ -23,7 +24,7 @@ impl SafeguardOperations for Frontend {
         })
     }
 
-    fn confirm(&self, request: SafeguardConfirm, _: &Call) -> Outcome<()> {
+    pub(crate) fn confirm(&self, request: SafeguardConfirm) -> Outcome<()> {
         self.hub.answer(&request.safeguard_id, request.action).map_err(failure)
     }
 }

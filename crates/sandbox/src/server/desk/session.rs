@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
-use codeagent_stdio::operations::{
-    Access, DirectoryStatus, Isolation, NetworkPolicy, RunningCommand, SessionOperations,
-    SessionReset, SessionStart, SessionState, SessionStatus, SessionStatusQuery, SessionStop,
-    UndoStatus, View, VmMode, WorkingDirectory,
-};
 use codeagent_common::ErrorCode;
-use codeagent_stdio::{Call, Failure, Outcome};
+use codeagent_stdio::operations::{
+    Access, DirectoryStatus, Isolation, NetworkPolicy, RunningCommand, SessionStart, SessionState,
+    SessionStatus, UndoStatus, View, VmMode, WorkingDirectory,
+};
+use codeagent_stdio::{Failure, Outcome};
 
-use super::{Frontend, events, failure, safeguards, undo};
+use super::{Desk, failure, safeguards, triggered, undo};
 use crate::config;
 use crate::error::SandboxError;
 use crate::executor::{Isolation as OurIsolation, IsolationChoice};
@@ -19,31 +18,25 @@ use crate::session::{
     SessionStatus as OurStatus, State,
 };
 
-impl SessionOperations for Frontend {
-    fn start(&self, request: SessionStart, _: &Call) -> Outcome<SessionStatus> {
+impl Desk {
+    pub(crate) fn start(&self, request: SessionStart) -> Outcome<SessionStatus> {
         let mut options = self.options(request)?;
         let ignored = config::tighten_for_projects(&mut options).map_err(failure)?;
         self.hub.start(options).map_err(failure)?;
-        let mut status = self.how_it_is()?;
+        let mut status = self.status()?;
         status.warnings.extend(ignored);
         Ok(status)
     }
 
-    fn stop(&self, _: SessionStop, _: &Call) -> Outcome<()> {
+    pub(crate) fn stop(&self) -> Outcome<()> {
         self.hub.stop().map_err(failure)
     }
 
-    fn reset(&self, _: SessionReset, _: &Call) -> Outcome<SessionStatus> {
+    pub(crate) fn reset(&self) -> Outcome<SessionStatus> {
         self.session()?.reset().map_err(failure)?;
-        self.how_it_is()
+        self.status()
     }
 
-    fn status(&self, _: SessionStatusQuery, _: &Call) -> Outcome<SessionStatus> {
-        self.how_it_is()
-    }
-}
-
-impl Frontend {
     /// What the command line and the user's configuration say, and what the frontend wants.
     fn options(&self, request: SessionStart) -> Outcome<SessionOptions> {
         let mut options = self.hub.defaults().clone();
@@ -86,7 +79,7 @@ impl Frontend {
         Ok(options)
     }
 
-    fn how_it_is(&self) -> Outcome<SessionStatus> {
+    pub(crate) fn status(&self) -> Outcome<SessionStatus> {
         let session = match self.hub.session() {
             Ok(session) => session,
             Err(SandboxError::NotRunning) => return Ok(self.nothing()),
@@ -110,7 +103,11 @@ impl Frontend {
                 false => VmMode::Ephemeral,
             }),
             warnings: warnings(&status),
-            directories: status.directories.iter().map(|folder| directory(folder, &status)).collect(),
+            directories: status
+                .directories
+                .iter()
+                .map(|folder| directory(folder, &status))
+                .collect(),
             ..self.nothing()
         })
     }
@@ -131,7 +128,7 @@ impl Frontend {
             warnings: vec![],
             directories: vec![],
             commands: self.hub.commands().into_iter().map(command).collect(),
-            safeguards: self.hub.questions().iter().map(events::triggered).collect(),
+            safeguards: self.hub.questions().iter().map(triggered).collect(),
             mcp_socket: self.hub.mcp_socket().map(|path| path.display().to_string()),
         }
     }
@@ -162,7 +159,7 @@ fn network(policy: NetworkPolicy) -> Outcome<NetworkChoice> {
     }
 }
 
-pub(super) fn view_of(view: View) -> codeagent_namespace::View {
+pub(crate) fn view_of(view: View) -> codeagent_namespace::View {
     match view {
         View::Transactional => codeagent_namespace::View::Transactional,
         View::Live => codeagent_namespace::View::Live,
@@ -176,7 +173,7 @@ fn view(view: codeagent_namespace::View) -> View {
     }
 }
 
-fn isolation(isolation: OurIsolation) -> Isolation {
+pub(crate) fn isolation(isolation: OurIsolation) -> Isolation {
     match isolation {
         OurIsolation::Vm => Isolation::Vm,
         OurIsolation::Namespace => Isolation::Namespace,
@@ -185,7 +182,7 @@ fn isolation(isolation: OurIsolation) -> Isolation {
 }
 
 /// Everything that is not as protected as it could be.
-fn warnings(status: &OurStatus) -> Vec<String> {
+pub(crate) fn warnings(status: &OurStatus) -> Vec<String> {
     let mut warnings = Vec::new();
     if status.isolation == Some(OurIsolation::Host) {
         warnings.push("commands run on this machine as they are: nothing contains them".to_owned());

@@ -1,22 +1,20 @@
 //! `step.*`: a transaction spans all working directories; the answer is about the one that is named.
 
 use codeagent_interceptor::ClosedStep;
-use codeagent_stdio::operations::{
-    StepBegin, StepBegun, StepCommit, StepCommitted, StepOperations, StepRollback,
-};
-use codeagent_stdio::{Call, DirectoryRef, Outcome};
+use codeagent_stdio::operations::{StepBegin, StepBegun, StepCommit, StepCommitted, StepRollback};
+use codeagent_stdio::{DirectoryRef, Outcome};
 
-use super::{Frontend, failure, summary};
+use super::{Desk, failure, summary};
 use crate::error::SandboxError;
 use crate::session::{Access, FolderInfo, Session};
 
-impl StepOperations for Frontend {
-    fn begin(&self, request: StepBegin, _: &Call) -> Outcome<StepBegun> {
+impl Desk {
+    pub(crate) fn begin_step(&self, request: StepBegin) -> Outcome<StepBegun> {
         self.transact(request.directory.as_ref(), |session| session.begin(&request.label))
             .map(|(step_id, ..)| StepBegun { step_id })
     }
 
-    fn commit(&self, request: StepCommit, _: &Call) -> Outcome<StepCommitted> {
+    pub(crate) fn commit_step(&self, request: StepCommit) -> Outcome<StepCommitted> {
         let (closed, session, folder) =
             self.transact(request.directory.as_ref(), Session::commit)?;
         let step = match closed {
@@ -26,13 +24,11 @@ impl StepOperations for Frontend {
         Ok(StepCommitted { step })
     }
 
-    fn rollback(&self, request: StepRollback, _: &Call) -> Outcome<StepBegun> {
+    pub(crate) fn rollback_step(&self, request: StepRollback) -> Outcome<StepBegun> {
         self.transact(request.directory.as_ref(), Session::rollback)
             .map(|(step_id, ..)| StepBegun { step_id })
     }
-}
 
-impl Frontend {
     fn transact<T>(
         &self,
         directory: Option<&DirectoryRef>,

@@ -3,34 +3,34 @@
 use codeagent_common::{RelPathBuf, ResourceLimits};
 use codeagent_interceptor::{Conflict, ConflictKind, HistoryEntry, OnConflict, RollbackReport};
 use codeagent_stdio::operations::{
-    FileDiff, RestoreReport, RollbackReport as Told, StepDiff, UndoConfigure, UndoDiff, UndoDiscard,
-    UndoHistory, UndoHistoryReply, UndoLimits, UndoOperations, UndoPin, UndoPreview, UndoPreviewed,
+    FileDiff, RestoreReport, RollbackReport as Told, StepDiff, UndoConfigure, UndoDiff,
+    UndoDiscard, UndoHistory, UndoHistoryReply, UndoLimits, UndoPin, UndoPreview, UndoPreviewed,
     UndoRedo, UndoRestore, UndoRollback,
 };
 use codeagent_stdio::{
-    Barrier, Call, Conflict as ToldConflict, ConflictKind as ToldKind, HistoryEntry as ToldEntry,
+    Barrier, Conflict as ToldConflict, ConflictKind as ToldKind, HistoryEntry as ToldEntry,
     Outcome, StepSummary,
 };
 
-use super::{Frontend, failure, summary, within};
+use super::{Desk, failure, summary, within};
 use crate::diff::Body;
 
-impl UndoOperations for Frontend {
-    fn rollback(&self, request: UndoRollback, _: &Call) -> Outcome<Told> {
+impl Desk {
+    pub(crate) fn rollback(&self, request: UndoRollback) -> Outcome<Told> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let on_conflict = on_conflict(request.force, request.skip_conflicts);
         let count = request.count as usize;
         session.undo(Some(&folder.label), count, on_conflict).map(report).map_err(failure)
     }
 
-    fn redo(&self, request: UndoRedo, _: &Call) -> Outcome<Told> {
+    pub(crate) fn redo(&self, request: UndoRedo) -> Outcome<Told> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let on_conflict = on_conflict(request.force, request.skip_conflicts);
         let count = request.count as usize;
         session.redo(Some(&folder.label), count, on_conflict).map(report).map_err(failure)
     }
 
-    fn preview(&self, request: UndoPreview, _: &Call) -> Outcome<UndoPreviewed> {
+    pub(crate) fn preview(&self, request: UndoPreview) -> Outcome<UndoPreviewed> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let count = request.count as usize;
         let mut preview = session.preview(Some(&folder.label), count).map_err(failure)?;
@@ -44,7 +44,7 @@ impl UndoOperations for Frontend {
         })
     }
 
-    fn restore(&self, request: UndoRestore, _: &Call) -> Outcome<RestoreReport> {
+    pub(crate) fn restore(&self, request: UndoRestore) -> Outcome<RestoreReport> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let paths = request.paths.iter().map(|path| within(&folder, path));
         let paths = paths.collect::<Outcome<Vec<RelPathBuf>>>()?;
@@ -57,7 +57,7 @@ impl UndoOperations for Frontend {
         })
     }
 
-    fn history(&self, request: UndoHistory, _: &Call) -> Outcome<UndoHistoryReply> {
+    pub(crate) fn history(&self, request: UndoHistory) -> Outcome<UndoHistoryReply> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let label = folder.label.as_str();
         let mut history = session.history(Some(label)).map_err(failure)?;
@@ -78,7 +78,7 @@ impl UndoOperations for Frontend {
         })
     }
 
-    fn diff(&self, request: UndoDiff, _: &Call) -> Outcome<StepDiff> {
+    pub(crate) fn diff(&self, request: UndoDiff) -> Outcome<StepDiff> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let wanted = request.paths.iter().map(|path| within(&folder, path));
         let wanted = wanted.collect::<Outcome<Vec<RelPathBuf>>>()?;
@@ -93,12 +93,12 @@ impl UndoOperations for Frontend {
         Ok(StepDiff { step_id: request.step_id, files, file_count })
     }
 
-    fn pin(&self, request: UndoPin, _: &Call) -> Outcome<()> {
+    pub(crate) fn pin(&self, request: UndoPin) -> Outcome<()> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         session.pin(Some(&folder.label), request.step_id, request.pinned).map_err(failure)
     }
 
-    fn configure(&self, request: UndoConfigure, _: &Call) -> Outcome<UndoLimits> {
+    pub(crate) fn configure(&self, request: UndoConfigure) -> Outcome<UndoLimits> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let wanted = UndoLimits {
             max_log_size_bytes: request.max_log_size_bytes,
@@ -114,7 +114,7 @@ impl UndoOperations for Frontend {
         })
     }
 
-    fn discard(&self, request: UndoDiscard, _: &Call) -> Outcome<()> {
+    pub(crate) fn discard(&self, request: UndoDiscard) -> Outcome<()> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         session.discard_history(Some(&folder.label)).map_err(failure)
     }
@@ -159,7 +159,7 @@ pub(super) fn conflicts(conflicts: Vec<Conflict>) -> Vec<ToldConflict> {
 }
 
 /// What is not given stays.
-pub(super) fn limits(wanted: &UndoLimits, limits: ResourceLimits) -> ResourceLimits {
+pub(crate) fn limits(wanted: &UndoLimits, limits: ResourceLimits) -> ResourceLimits {
     ResourceLimits {
         max_log_bytes: wanted.max_log_size_bytes.unwrap_or(limits.max_log_bytes),
         max_steps: wanted

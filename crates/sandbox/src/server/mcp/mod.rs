@@ -1,0 +1,82 @@
+//! The MCP server: agents, on stdin and stdout or on a socket.
+
+mod backend;
+mod end_mark;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use codeagent_mcp::{McpError, Settings, SocketServer};
+
+use super::hub::Hub;
+use crate::error::{Result, SandboxError};
+use backend::Agents;
+
+/// Serves the agent on stdin and stdout until it hangs up. The session ends with it.
+pub fn serve(hub: &Arc<Hub>) -> Result<()> {
+    let served = codeagent_mcp::serve_stdio(Arc::new(Agents::new(hub)));
+    // Without a session there is nothing to end, and its other troubles nobody hears any more.
+    let _ = hub.stop();
+    served.map_err(failed)
+}
+
+/// Serves agents on a socket for as long as this lives. Its token is in a file beside it, which
+/// only its owner can read.
+#[derive(Debug)]
+pub struct Socket {
+    token_file: PathBuf,
+    /// Dropped first: then nobody is served any more.
+    runtime: Option<tokio::runtime::Runtime>,
+}
+
+impl Socket {
+    pub fn open(hub: &Arc<Hub>, path: &Path) -> Result<Self> {
+        let path = std::path::absolute(path)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(SandboxError::doing("cannot serve agents"))?;
+        let entered = runtime.enter();
+        let server = SocketServer::bind(&path).map_err(failed)?;
+        drop(entered);
+        let token_file = path.with_extension("token");
+        let what = format!("cannot write {}", token_file.display());
+        write_privately(&token_file, server.token()).map_err(SandboxError::doing(what))?;
+        hub.set_mcp_socket(path);
+        let agents = Arc::new(Agents::new(hub));
+        runtime.spawn(async move {
+            let error = server.serve(agents, Settings::default()).await;
+            tracing::error!(component = "mcp", %error, "agents are not served any more");
+        });
+        Ok(Self { token_file, runtime: Some(runtime) })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+        let _ = fs::remove_file(&self.token_file); // somebody else has done so
+    }
+}
+
+fn write_privately(path: &Path, text: &str) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "{text}")
+}
+
+fn failed(error: McpError) -> SandboxError {
+    match error {
+        McpError::InUse(path) => SandboxError::SocketInUse(path),
+        error => SandboxError::Io(std::io::Error::other(error)),
+    }
+}
