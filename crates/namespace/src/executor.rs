@@ -206,14 +206,21 @@ impl Executor {
                 FolderView::Transactional { staging: staging.path.clone().into() }
             }
         };
-        let folders = folders
-            .iter()
-            .zip(steps)
-            .map(|(folder, step)| Folder { path: folder.path.into(), view: view(step) });
+        let undo_dirs = || steps.iter().flatten().filter_map(Step::undo_dir).map(HostPath::from);
+        let in_folder = |path: &PathBuf| {
+            let is_below = |folder: &WorkFolder<'_>| path.starts_with(folder.path);
+            let leads_to = |folder: &WorkFolder<'_>| folder.path.starts_with(path);
+            folders.iter().any(is_below) && !folders.iter().any(leads_to)
+        };
+        let hidden_in_folders = surroundings.hidden_in_folders().filter(in_folder);
+        let with_view = folders.iter().zip(steps);
+        let with_view =
+            with_view.map(|(folder, step)| Folder { path: folder.path.into(), view: view(step) });
         Ok(Spec {
             system: surroundings.system(),
-            hidden: surroundings.hidden(),
-            folders: folders.collect(),
+            hidden: surroundings.hidden().into_iter().chain(undo_dirs()).collect(),
+            folders: with_view.collect(),
+            hidden_in_folders: hidden_in_folders.map(HostPath).chain(undo_dirs()).collect(),
             home: surroundings.home()?,
             tmp: surroundings.tmp().into(),
             network: surroundings.network().clone(),
@@ -283,6 +290,11 @@ impl<'w> Step<'w> {
             step.staging = Some(worker.stage()?);
         }
         Ok(step)
+    }
+
+    /// Where the worker keeps what can be undone, as far as that is known.
+    fn undo_dir(&self) -> Option<&std::path::Path> {
+        self.staging.as_ref()?.path.ancestors().nth(2)
     }
 
     /// After this, everything the command did is in the folder and in the step.

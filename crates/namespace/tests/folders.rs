@@ -132,6 +132,11 @@ fn a_folder_in_tmp() {
 }
 
 #[test]
+fn a_folder_in_the_other_tmp() {
+    work_in(TempWorkspace::on(Path::new("/var/tmp")), |_| {});
+}
+
+#[test]
 fn folders_with_strange_names() {
     let holder = tempfile::tempdir_in("/dev/shm").unwrap();
     let long = "n".repeat(250);
