@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversation::{ConversationError, Order, converse};
 use crate::launch::{Sandbox, StartError};
-use crate::report::Confinement;
+use crate::report::{Confinement, Failed};
 use crate::spec::{Folder, FolderView, HostPath, Spec};
 use crate::surroundings::Surroundings;
 
@@ -283,11 +283,11 @@ struct Step<'w> {
 }
 
 impl<'w> Step<'w> {
-    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, WorkerError> {
+    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, RunError> {
         worker.open_step(StepRequest::command(label))?;
         let mut step = Self { worker, staging: None, is_closed: false };
         if view == View::Transactional {
-            step.staging = Some(worker.stage()?);
+            step.staging = Some(worker.stage().map_err(no_staging)?);
         }
         Ok(step)
     }
@@ -320,6 +320,18 @@ impl<'w> Step<'w> {
         let closed = self.worker.close_step(exit_code)?;
         self.is_closed = true;
         Ok(closed)
+    }
+}
+
+/// In a folder of somebody else, nothing can be staged that looks like it; the other view does
+/// without.
+fn no_staging(error: WorkerError) -> RunError {
+    match error {
+        WorkerError::Failed(failure) => {
+            let failed = Failed::new("staging changes", failure.to_string());
+            StartError::from(Failed { errno: failure.errno, view: true, ..failed }).into()
+        }
+        error => error.into(),
     }
 }
 
