@@ -461,7 +461,8 @@ mod tests {
             symlink(&kept, upper.join("link")).unwrap();
             if level > 0 {
                 fs::rename(&lower, upper.join("lower")).unwrap();
-                fs::set_permissions(upper.join("lower"), fs::Permissions::from_mode(0)).unwrap();
+                fs::set_permissions(upper.join("lower"), fs::Permissions::from_mode(0o000))
+                    .unwrap();
             }
             fs::rename(&upper, &lower).unwrap();
         }

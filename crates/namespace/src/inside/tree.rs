@@ -265,9 +265,9 @@ impl Tree {
                 Err(Errno::NOENT | Errno::NOTDIR) => {
                     self.make_parents(inside)?;
                     if mount.is_dir()? {
-                        self.make_dir(inside)?
+                        self.make_dir(inside)?;
                     } else {
-                        self.make_file(inside)?
+                        self.make_file(inside)?;
                     }
                     self.find(inside, OFlags::NOFOLLOW)?
                 }
