@@ -1,7 +1,7 @@
 //! Running one command through the shim of a sandbox.
 
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::thread;
 use std::time::Instant;
 use std::{convert::Infallible, io};
@@ -12,6 +12,9 @@ use codeagent_control::{
     HostConfig, LineFault, MessageReader, MessageWriter, Outcome, PtySize, ShimMessage, StepSink,
     Stream,
 };
+
+/// How many messages may wait for the thread that runs the command.
+const NEWS_WAITING: usize = 16;
 
 /// What can be asked for while a command runs.
 #[derive(Debug)]
@@ -40,9 +43,10 @@ pub fn converse(
     orders: Receiver<Order>,
     mut output: impl FnMut(Stream, &[u8]),
 ) -> Result<Outcome, ConversationError> {
-    let (news, inbox) = mpsc::channel();
+    // A command that says more than its reader takes has to wait.
+    let (news, inbox) = mpsc::sync_channel(NEWS_WAITING);
     let reader = channel.try_clone()?;
-    let hear = |news: Sender<News>| move || listen(MessageReader::new(reader), &news);
+    let hear = |news: SyncSender<News>| move || listen(MessageReader::new(reader), &news);
     thread::Builder::new().name("shim-reports".into()).spawn(hear(news.clone()))?;
     thread::Builder::new().name("shim-orders".into()).spawn(move || {
         for order in orders {
@@ -61,6 +65,8 @@ pub fn converse(
         input_ends: false,
     };
     loop {
+        // However much it says: its time passes.
+        talk.host.advance(Instant::now());
         talk.send()?;
         while let Some(event) = talk.host.next_event() {
             match event {
@@ -80,7 +86,7 @@ pub fn converse(
                 talk.host.channel_closed(Instant::now());
             }
             Ok(News::Order(order)) => talk.take(order)?,
-            Err(RecvTimeoutError::Timeout) => talk.host.advance(Instant::now()),
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
@@ -156,7 +162,7 @@ impl Talk {
     }
 }
 
-fn listen(mut messages: MessageReader<UnixStream, ShimMessage>, news: &Sender<News>) {
+fn listen(mut messages: MessageReader<UnixStream, ShimMessage>, news: &SyncSender<News>) {
     while let Ok(Some(message)) = messages.read() {
         if news.send(News::Message(message)).is_err() {
             return;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversation::{ConversationError, Order, converse};
 use crate::launch::{Sandbox, StartError};
-use crate::report::Confinement;
+use crate::report::{Confinement, Failed};
 use crate::spec::{Folder, FolderView, HostPath, Spec};
 use crate::surroundings::Surroundings;
 
@@ -243,14 +243,21 @@ impl Executor {
                 FolderView::Transactional { staging: staging.path.clone().into() }
             }
         };
-        let folders = folders
-            .iter()
-            .zip(steps)
-            .map(|(folder, step)| Folder { path: folder.path.into(), view: view(step) });
+        let undo_dirs = || steps.iter().flatten().filter_map(Step::undo_dir).map(HostPath::from);
+        let in_folder = |path: &PathBuf| {
+            let is_below = |folder: &WorkFolder<'_>| path.starts_with(folder.path);
+            let leads_to = |folder: &WorkFolder<'_>| folder.path.starts_with(path);
+            folders.iter().any(is_below) && !folders.iter().any(leads_to)
+        };
+        let hidden_in_folders = surroundings.hidden_in_folders().filter(in_folder);
+        let with_view = folders.iter().zip(steps);
+        let with_view =
+            with_view.map(|(folder, step)| Folder { path: folder.path.into(), view: view(step) });
         Ok(Spec {
             system: surroundings.system(),
-            hidden: surroundings.hidden(),
-            folders: folders.collect(),
+            hidden: surroundings.hidden().into_iter().chain(undo_dirs()).collect(),
+            folders: with_view.collect(),
+            hidden_in_folders: hidden_in_folders.map(HostPath).chain(undo_dirs()).collect(),
             home: surroundings.home()?,
             tmp: surroundings.tmp().into(),
             network: surroundings.network().clone(),
@@ -315,17 +322,22 @@ struct Step<'w> {
 }
 
 impl<'w> Step<'w> {
-    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, WorkerError> {
+    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, RunError> {
         worker.open_step(StepRequest::command(label))?;
         let mut step = Self { worker, staging: None, is_closed: false, is_ambient: false };
         if view == View::Transactional {
-            step.staging = Some(worker.stage()?);
+            step.staging = Some(worker.stage().map_err(no_staging)?);
         }
         Ok(step)
     }
 
     fn ambient(worker: &'w Client) -> Self {
         Self { worker, staging: None, is_closed: false, is_ambient: true }
+    }
+
+    /// Where the worker keeps what can be undone, as far as that is known.
+    fn undo_dir(&self) -> Option<&std::path::Path> {
+        self.staging.as_ref()?.path.ancestors().nth(2)
     }
 
     /// After this, everything the command did is in the folder and in the step.
@@ -355,6 +367,18 @@ impl<'w> Step<'w> {
         };
         self.is_closed = true;
         Ok(closed)
+    }
+}
+
+/// In a folder of somebody else, nothing can be staged that looks like it; the other view does
+/// without.
+fn no_staging(error: WorkerError) -> RunError {
+    match error {
+        WorkerError::Failed(failure) => {
+            let failed = Failed::new("staging changes", failure.to_string());
+            StartError::from(Failed { errno: failure.errno, view: true, ..failed }).into()
+        }
+        error => error.into(),
     }
 }
 

@@ -39,6 +39,9 @@ pub const GATEWAY_PORT: u16 = 3128;
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;
+    if first == launch::ARGUMENT || first == facts::ARGUMENT {
+        raw::close_what_was_inherited();
+    }
     if first == launch::ARGUMENT {
         let setup = rustix::stdio::stdin().try_clone_to_owned().ok()?;
         return Some(inside::guard(UnixStream::from(setup)));
@@ -58,6 +61,11 @@ fn supervise(socket: Option<&OsStr>) -> ExitCode {
     let Some(Ok(socket)) = socket.map(codeagent_shim::inherited_fd) else {
         return ExitCode::FAILURE;
     };
+    // Commands are of the same user, and must not change what tells of their end.
+    let behavior = rustix::process::DumpableBehavior::NotDumpable;
+    if rustix::process::set_dumpable_behavior(behavior).is_err() {
+        return ExitCode::FAILURE;
+    }
     match codeagent_shim::supervise(UnixStream::from(socket)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

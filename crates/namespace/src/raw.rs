@@ -7,6 +7,13 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+/// Closes whatever was left open by those who started this process, but for the standard streams:
+/// commands would inherit it. To be called before anything is opened.
+pub(crate) fn close_what_was_inherited() {
+    // SAFETY: nothing in this process has opened these descriptors, so nothing uses them.
+    unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+}
+
 /// Who returns from [`fork_into`].
 #[derive(Debug)]
 pub(crate) enum Forked {

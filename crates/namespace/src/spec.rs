@@ -14,6 +14,8 @@ pub struct Spec {
     pub hidden: Vec<HostPath>,
     /// The working directories.
     pub folders: Vec<Folder>,
+    /// Below those, and not to be seen either.
+    pub hidden_in_folders: Vec<HostPath>,
     pub home: Home,
     /// A directory of the host that is `/tmp` inside.
     pub tmp: HostPath,

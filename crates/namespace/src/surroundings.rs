@@ -32,33 +32,80 @@ const SYSTEM: [&str; 13] = [
     "/sys/devices/system",
 ];
 
-/// Of the system, what only root can read anyway, and root need not show to a command.
-const HIDDEN: [&str; 9] = [
-    "/etc/shadow",
-    "/etc/shadow-",
-    "/etc/gshadow",
-    "/etc/gshadow-",
-    "/etc/sudoers.d",
-    "/etc/ssl/private",
-    "/etc/ssh",
-    "/etc/security/opasswd",
-    "/etc/krb5.keytab",
-];
+/// Of the system, what is nobody's business, beside files of `/etc` that not everybody may read.
+const HIDDEN: [&str; 2] = ["/etc/ssh", "/nix/var/nix/daemon-socket"];
 
 /// Directories of the home in which tools live. What is installed into them stays in the sandbox.
-const TOOLCHAINS: [&str; 20] = [
-    ".cargo", ".rustup", ".nvm", ".fnm", ".volta", ".bun", ".deno", ".npm", ".pyenv", ".rbenv",
-    ".rye", ".asdf", ".local", ".sdkman", ".jenv", ".ghcup", ".opam", ".elan", ".dotnet", "go",
+/// Beside tools there is much else in `.local`, and projects are in `go/src`.
+const TOOLCHAINS: [&str; 31] = [
+    ".cargo",
+    ".rustup",
+    ".nvm",
+    ".fnm",
+    ".volta",
+    ".bun",
+    ".deno",
+    ".npm",
+    ".pyenv",
+    ".rbenv",
+    ".rye",
+    ".asdf",
+    ".sdkman",
+    ".jenv",
+    ".ghcup",
+    ".opam",
+    ".elan",
+    ".dotnet",
+    "go/bin",
+    "go/pkg",
+    ".local/bin",
+    ".local/lib",
+    ".local/include",
+    ".local/share/fnm",
+    ".local/share/hatch",
+    ".local/share/mise",
+    ".local/share/pipx",
+    ".local/share/pnpm",
+    ".local/share/pypoetry",
+    ".local/share/uv",
+    ".local/share/virtualenvs",
 ];
 
 /// In toolchains, what is nobody's business.
-const CREDENTIALS: [&str; 6] = [
+const CREDENTIALS: [&str; 5] = [
     ".cargo/credentials",
     ".cargo/credentials.toml",
+    ".rye/credentials",
+    ".dotnet/corefx",
+    ".local/share/uv/credentials",
+];
+
+/// In the real home, what is nobody's business even if that is worked in.
+const SECRETS: [&str; 24] = [
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker",
+    ".netrc",
+    ".git-credentials",
+    ".npmrc",
+    ".pypirc",
+    ".vault-token",
+    ".password-store",
+    ".mozilla",
+    ".thunderbird",
+    ".config/gh",
+    ".config/glab-cli",
+    ".config/gcloud",
+    ".config/git/credentials",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
     ".local/share/keyrings",
     ".local/share/kwalletd",
     ".local/share/gnupg",
-    ".local/share/containers",
 ];
 
 /// Files of the home that make tools behave as expected, and hold no secrets.
@@ -143,6 +190,8 @@ pub struct Surroundings {
     home: PathBuf,
     state: PathBuf,
     toolchains: PathBuf,
+    /// Files and directories of `/etc` that not everybody may read.
+    closed: Vec<PathBuf>,
     /// Held by the one session that may keep what its commands install.
     _lock: Option<File>,
     /// What goes with this value.
@@ -178,7 +227,8 @@ impl Surroundings {
         for dir in ["home", "tmp"] {
             make_dir(&state.join(dir))?;
         }
-        Ok(Self { policy, home, state, toolchains, _lock: lock, _own: own })
+        let closed = closed_to_others(Path::new("/etc"));
+        Ok(Self { policy, home, state, toolchains, closed, _lock: lock, _own: own })
     }
 
     pub(crate) fn network(&self) -> &Network {
@@ -211,9 +261,17 @@ impl Surroundings {
         system
     }
 
+    /// What commands cannot see in the system and in the toolchains.
     pub(crate) fn hidden(&self) -> Vec<HostPath> {
         let credentials = CREDENTIALS.iter().map(|path| self.home.join(path));
-        HIDDEN.iter().map(PathBuf::from).chain(credentials).map(HostPath::from).collect()
+        let system = HIDDEN.iter().map(PathBuf::from).chain(self.closed.iter().cloned());
+        system.chain(credentials).chain([self.policy.state_dir.clone()]).map(HostPath).collect()
+    }
+
+    /// What commands cannot see in the folders they work in.
+    pub(crate) fn hidden_in_folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        let secrets = SECRETS.iter().chain(&CREDENTIALS).map(|path| self.home.join(path));
+        secrets.chain([self.policy.state_dir.clone()])
     }
 
     /// The home as commands find it; layers for its toolchains are made as needed.
@@ -318,27 +376,113 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory with everything in it, also what its owner may not look into.
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+/// What only its owner or a group can read, however deep it lies.
+fn closed_to_others(dir: &Path) -> Vec<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-        outcome => return outcome,
-    }
-    let mut pending = vec![path.to_owned()];
+    let (mut closed, mut pending) = (Vec::new(), vec![dir.to_owned()]);
     while let Some(dir) = pending.pop() {
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
-        for entry in fs::read_dir(&dir)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(metadata) = entry.metadata() else { continue };
+            let mode = metadata.permissions().mode();
+            if !metadata.is_symlink() && mode & 0o004 == 0 {
+                closed.push(entry.path());
+            } else if metadata.is_dir() {
                 pending.push(entry.path());
             }
         }
     }
-    fs::remove_dir_all(path)
+    closed
+}
+
+/// Removes a directory with everything in it, also what its owner may not look into, and however
+/// deep it is.
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => remove_level_by_level(path),
+        outcome => outcome,
+    }
+}
+
+fn remove_level_by_level(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let unlock = |dir: &Path| fs::set_permissions(dir, fs::Permissions::from_mode(0o700));
+    let mut free = (0_u64..).map(|number| path.join(format!(".removing-{number}")));
+    let mut free = move || free.find(|path| path.symlink_metadata().is_err());
+    let mut pending = vec![path.to_owned()];
+    let mut emptied = Vec::new();
+    while let Some(dir) = pending.pop() {
+        unlock(&dir)?;
+        for entry in fs::read_dir(&dir)? {
+            let entry = entry?;
+            if !entry.file_type()?.is_dir() {
+                fs::remove_file(entry.path())?;
+            } else if dir == path {
+                pending.push(entry.path());
+            } else {
+                // Comes to the top: then no path is too long, and no more than one is open.
+                let top = free().ok_or(io::ErrorKind::AlreadyExists)?;
+                unlock(&entry.path())?;
+                fs::rename(entry.path(), &top)?;
+                pending.push(top);
+            }
+        }
+        emptied.push(dir);
+    }
+    emptied.iter().rev().try_for_each(fs::remove_dir)
 }
 
 /// For its owner only; one that exists already will do.
 pub(crate) fn make_dir(path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_may_not_read_is_found_however_deep_it_lies() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::create_dir_all(path("open/deeper")).unwrap();
+        fs::create_dir(path("closed")).unwrap();
+        for (name, mode) in
+            [("plain", 0o644), ("open/deeper/secret", 0o640), ("closed/plain", 0o644)]
+        {
+            fs::write(path(name), "").unwrap();
+            fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::set_permissions(path("closed"), fs::Permissions::from_mode(0o750)).unwrap();
+        symlink("plain", path("link")).unwrap();
+        let mut closed = closed_to_others(dir.path());
+        closed.sort();
+        assert_eq!(closed, [path("closed"), path("open/deeper/secret")]);
+    }
+
+    #[test]
+    fn trees_are_removed_however_deep_they_are_and_what_links_lead_to_stays() {
+        let holder = tempfile::tempdir().unwrap();
+        let (tree, kept) = (holder.path().join("tree"), holder.path().join("kept"));
+        fs::write(&kept, "").unwrap();
+        // Built from the bottom up: its path is far longer than a path may be.
+        fs::create_dir(&tree).unwrap();
+        for level in 0..1000 {
+            let (lower, upper) = (tree.join("lower"), tree.join("upper"));
+            fs::create_dir(&upper).unwrap();
+            symlink(&kept, upper.join("link")).unwrap();
+            if level > 0 {
+                fs::rename(&lower, upper.join("lower")).unwrap();
+                fs::set_permissions(upper.join("lower"), fs::Permissions::from_mode(0o000))
+                    .unwrap();
+            }
+            fs::rename(&upper, &lower).unwrap();
+        }
+        fs::create_dir(tree.join(".removing-1")).unwrap();
+        remove_level_by_level(&tree).unwrap();
+        assert!(!tree.exists() && kept.exists());
+    }
 }

@@ -13,9 +13,11 @@ use std::sync::mpsc::channel;
 
 use codeagent_control::Stream;
 use codeagent_interceptor::{ClosedStep, OnConflict};
-use codeagent_namespace::{Executor, Finished, Policy, Surroundings, View, ViewChoice, WorkFolder};
+use codeagent_namespace::{
+    Executor, Finished, Policy, RunError, Surroundings, View, ViewChoice, WorkFolder,
+};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{PROGRAM, Session, sh, shell, start_worker};
+use common::{PROGRAM, Session, as_ordinary_user_with_fuse, sh, shell, start_worker};
 
 const VIEWS: [View; 2] = [View::Transactional, View::Live];
 
@@ -132,6 +134,11 @@ fn a_folder_in_tmp() {
 }
 
 #[test]
+fn a_folder_in_the_other_tmp() {
+    work_in(TempWorkspace::on(Path::new("/var/tmp")), |_| {});
+}
+
+#[test]
 fn folders_with_strange_names() {
     let holder = tempfile::tempdir_in("/dev/shm").unwrap();
     let long = "n".repeat(250);
@@ -156,4 +163,25 @@ fn a_folder_behind_a_symlink() {
     fs::create_dir(holder.path().join("real")).unwrap();
     std::os::unix::fs::symlink("real", holder.path().join("link")).unwrap();
     work_in(TempWorkspace::on(&holder.path().join("link")), |_| {});
+}
+
+/// Where an ordinary user may look, and owns nothing.
+#[test]
+fn a_folder_of_somebody_else_is_seen_in_the_view_that_is_possible() {
+    let test = "a_folder_of_somebody_else_is_seen_in_the_view_that_is_possible";
+    as_ordinary_user_with_fuse(test, || {
+        let folder = Path::new("/usr/share");
+        let state = tempfile::tempdir().unwrap();
+        let worker = start_worker(folder, &state.path().join("undo"));
+        let folders = [WorkFolder { path: folder, worker: Some(worker.client()) }];
+        let run = |choice| {
+            let (_orders, taken) = channel();
+            executor(state.path()).run(&folders, shell("pwd; ls"), choice, taken, |_, _| {})
+        };
+        let finished = run(ViewChoice::Auto).unwrap();
+        assert_eq!((finished.view, finished.outcome.exit_code()), (View::Live, Some(0)));
+        assert!(finished.other_view.is_some_and(|why| why.starts_with("staging changes: ")));
+        let refused = run(ViewChoice::Only(View::Transactional));
+        assert!(matches!(refused, Err(RunError::Start(_))), "{refused:?}");
+    });
 }

@@ -90,7 +90,7 @@ fn restrict_files(spec: &Spec) -> io::Result<bool> {
         ruleset.restrict_self()
     };
     let status = rules().map_err(io::Error::other)?;
-    Ok(status.ruleset != RulesetStatus::NotEnforced)
+    Ok(status.ruleset == RulesetStatus::FullyEnforced)
 }
 
 fn drop_capabilities() -> bool {

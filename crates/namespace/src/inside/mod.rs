@@ -167,7 +167,7 @@ fn settle(
             .and_then(|()| (&*setup).read_exact(&mut [0]))
             .context("waiting for the folders to be served")?;
     }
-    parts.enter(spec.limits.processes)?;
+    parts.enter(&spec.limits)?;
     let context = "opening the gateway to the network";
     let gateway = match spec.network {
         Network::Gateway { .. } => Some(gateway::listen().context(context)?),

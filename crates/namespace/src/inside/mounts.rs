@@ -95,6 +95,13 @@ impl Mount {
         Ok(move_mount(&self.0, "", dir, path, flags)?)
     }
 
+    /// Puts it over what is open here.
+    pub(super) fn place_on(self, target: impl AsFd) -> io::Result<()> {
+        let flags =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        Ok(move_mount(&self.0, "", target, "", flags)?)
+    }
+
     pub(super) fn is_dir(&self) -> io::Result<bool> {
         let stat = rustix::fs::statat(&self.0, "", AtFlags::EMPTY_PATH)?;
         Ok(rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir())

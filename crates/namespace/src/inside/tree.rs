@@ -7,13 +7,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, statat, symlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
 
 use super::mounts::{Mount, freeze, open_dir};
 use super::{Context, Failed};
-use crate::spec::{Folder, FolderView, Home, HostPath, Network, Spec};
+use crate::spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec};
 
 /// Where the program that runs commands is.
 pub(super) const PROGRAM: &str = "/run/codeagent/program";
@@ -43,10 +45,11 @@ struct Tree {
 pub(super) struct Parts<'s> {
     system: Vec<Entry>,
     hidden: Vec<&'s Path>,
+    hidden_in_folders: Vec<&'s Path>,
     program: Mount,
     gateway: Option<Mount>,
     devices_of_dev: Vec<(&'static str, Mount)>,
-    tmp: Mount,
+    tmp: [Mount; 2],
     home: Vec<(PathBuf, Mount)>,
     folders: Vec<(&'s Path, Mount)>,
     /// Of the live views. Until they are served, whoever looks at those waits.
@@ -64,9 +67,11 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
         .collect::<Result<Vec<_>, Failed>>()?;
     // They may lie in each other: outer ones before inner ones.
     folders.sort_by_key(|(path, _)| path.components().count());
+    let tmp = || Mount::of(spec.tmp.as_path()).and_then(Mount::safe).context("finding /tmp");
     Ok(Parts {
         system: collect_system(spec)?,
         hidden: spec.hidden.iter().map(HostPath::as_path).collect(),
+        hidden_in_folders: spec.hidden_in_folders.iter().map(HostPath::as_path).collect(),
         program: Mount::of(spec.program.as_path())
             .and_then(Mount::read_only)
             .context("finding the program that runs commands")?,
@@ -81,7 +86,7 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
             .map(|name| Ok((*name, Mount::of(&Path::new("/dev").join(name))?)))
             .collect::<io::Result<_>>()
             .context("finding the devices")?,
-        tmp: Mount::of(spec.tmp.as_path()).and_then(Mount::safe).context("finding /tmp")?,
+        tmp: [tmp()?, tmp()?],
         home: home_mounts(&spec.home)?,
         folders,
         devices,
@@ -90,19 +95,21 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
 
 impl Parts<'_> {
     /// Puts the parts together, and makes the result the root.
-    pub(super) fn enter(self, processes: Option<u64>) -> Result<(), Failed> {
+    pub(super) fn enter(self, limits: &Limits) -> Result<(), Failed> {
         let tree = Tree::new()?;
         for entry in self.system {
             tree.add(entry)?;
         }
-        tree.make_dev(self.devices_of_dev)?;
-        tree.make_proc(processes)?;
+        tree.make_dev(self.devices_of_dev, limits.memory_bytes)?;
+        tree.make_proc(limits.processes)?;
         tree.bind(PROGRAM.as_ref(), self.program)?;
         if let Some(gateway) = self.gateway {
             tree.bind(GATEWAY.as_ref(), gateway)?;
         }
-        tree.bind("/tmp".as_ref(), self.tmp)?;
-        tree.link("var/tmp", "../tmp")?;
+        // No link: a folder may lie in either, and keeps its path.
+        for (path, mount) in ["/tmp", "/var/tmp"].into_iter().zip(self.tmp) {
+            tree.bind(path.as_ref(), mount)?;
+        }
         tree.link("var/run", "../run")?;
         for (path, mount) in self.home {
             tree.bind(&path, mount)?;
@@ -113,6 +120,9 @@ impl Parts<'_> {
         // Last, because they may lie in any of the others.
         for (path, mount) in self.folders {
             tree.bind(path, mount)?;
+        }
+        for path in self.hidden_in_folders {
+            tree.hide(path)?;
         }
         tree.become_root()
     }
@@ -251,15 +261,19 @@ impl Tree {
             if inside.as_os_str().is_empty() {
                 return Err(io::Error::other("this is the root"));
             }
-            match statat(&self.root, inside, rustix::fs::AtFlags::empty()) {
-                Ok(_) => {}
-                Err(Errno::NOENT) => {
+            let target = match self.find(inside, OFlags::empty()) {
+                Err(Errno::NOENT | Errno::NOTDIR) => {
                     self.make_parents(inside)?;
-                    if mount.is_dir()? { self.make_dir(inside)? } else { self.make_file(inside)? }
+                    if mount.is_dir()? {
+                        self.make_dir(inside)?;
+                    } else {
+                        self.make_file(inside)?;
+                    }
+                    self.find(inside, OFlags::NOFOLLOW)?
                 }
-                Err(errno) => return Err(errno.into()),
-            }
-            mount.place(&self.root, inside)
+                found => found?,
+            };
+            mount.place_on(target)
         };
         place().context(format!("putting {} in place", path.display()))
     }
@@ -268,12 +282,12 @@ impl Tree {
     fn hide(&self, path: &Path) -> Result<(), Failed> {
         let inside = relative(path);
         let hide = || {
-            let stat = match statat(&self.root, inside, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => stat,
+            let target = match self.find(inside, OFlags::NOFOLLOW) {
+                Ok(target) => target,
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return Ok(()),
                 Err(errno) => return Err(io::Error::from(errno)),
             };
-            let kind = FileType::from_raw_mode(stat.st_mode);
+            let kind = FileType::from_raw_mode(fstat(&target)?.st_mode);
             let mount = if kind.is_dir() {
                 Mount::new("tmpfs", &[("mode", "0555"), ("size", "4k")])?.read_only()?
             } else if kind.is_symlink() {
@@ -282,12 +296,16 @@ impl Tree {
             } else {
                 Mount::of_descriptor(&self.root, &self.empty)?.read_only()?
             };
-            mount.place(&self.root, inside)
+            mount.place_on(target)
         };
         hide().context(format!("hiding {}", path.display()))
     }
 
-    fn make_dev(&self, devices: Vec<(&str, Mount)>) -> Result<(), Failed> {
+    fn make_dev(
+        &self,
+        devices: Vec<(&str, Mount)>,
+        memory_bytes: Option<u64>,
+    ) -> Result<(), Failed> {
         let context = "making /dev";
         let dev = Mount::new("tmpfs", &[("mode", "0755"), ("size", "64k")]).context(context)?;
         self.bind("/dev".as_ref(), dev)?;
@@ -302,7 +320,9 @@ impl Tree {
         )
         .context("making terminals")?;
         self.bind("/dev/pts".as_ref(), pts)?;
-        let shm = Mount::new("tmpfs", &[("mode", "1777")]).context(context)?;
+        // Memory, too, and of no process.
+        let size = memory_bytes.map_or("50%".to_owned(), |bytes| bytes.to_string());
+        let shm = Mount::new("tmpfs", &[("mode", "1777"), ("size", &size)]).context(context)?;
         self.bind("/dev/shm".as_ref(), shm)?;
         for (name, target) in [
             ("dev/ptmx", "pts/ptmx"),
@@ -374,17 +394,46 @@ impl Tree {
     }
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
-        match mkdirat(&self.root, path, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
-            Err(errno) => Err(errno.into()),
+        let (parent, name) = self.find_parent(path)?;
+        let make = || mkdirat(&parent, name, Mode::from_raw_mode(0o755));
+        match make() {
+            Err(Errno::EXIST) if self.find(path, OFlags::DIRECTORY).is_ok() => Ok(()),
+            Err(Errno::EXIST) => Ok(clear(&parent, name).and_then(|()| make())?),
+            made => Ok(made?),
         }
     }
 
     fn make_file(&self, path: &Path) -> io::Result<()> {
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.root, path, flags, Mode::from_raw_mode(0o444))?;
+        let (parent, name) = self.find_parent(path)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let make = || openat(&parent, name, flags, Mode::from_raw_mode(0o444));
+        match make() {
+            Err(Errno::EXIST) => clear(&parent, name).and_then(|()| make())?,
+            made => made?,
+        };
         Ok(())
     }
+
+    fn find_parent<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
+        let name = path.file_name().ok_or(Errno::INVAL)?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = self.find(parent.unwrap_or(Path::new(".")), OFlags::DIRECTORY)?;
+        Ok((parent, name))
+    }
+
+    /// Earlier commands may have left symlinks in the home and in `/tmp`. As long as the root is
+    /// still the host's, those would lead there: they lead to where commands will see them lead.
+    fn find(&self, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        rustix::fs::openat2(&self.root, path, flags, Mode::empty(), within)
+    }
+}
+
+/// Something that a command has put, in its home, where a mount has to be: a file, or a link to
+/// nowhere.
+fn clear(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    unlinkat(parent, name, AtFlags::empty())
 }
 
 /// As seen from the new root.
