@@ -15,6 +15,7 @@
 //! | `supervise` | starting it, noticing its death |
 #![cfg(target_os = "linux")]
 
+mod callers;
 mod client;
 mod confine;
 mod enclosure;

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_bytes::ByteBuf;
 
+use crate::callers::Callers;
 use crate::link;
 use crate::outbox::Outbox;
 use crate::process::WorkerFs;
@@ -42,6 +43,7 @@ pub struct Server {
     pub(crate) owner: Option<Box<dyn Owner>>,
     /// The open step was begun by the owner; nobody else knows when it is complete.
     pub(crate) owners_step: AtomicBool,
+    pub(crate) callers: Arc<Callers>,
 }
 
 /// Does what the owner of a worker asks for.
@@ -107,6 +109,7 @@ impl Server {
             ending: AtomicBool::new(false),
             owner: None,
             owners_step: AtomicBool::new(false),
+            callers: Arc::default(),
         })
     }
 
@@ -145,11 +148,12 @@ impl Server {
 
     /// Answers until the other end has had enough.
     pub(crate) fn serve(self: &Arc<Self>, stream: &UnixStream, peer: Peer) {
-        let Ok(writer) = stream.try_clone() else { return };
+        let Ok(writer) = stream.try_clone().map(Arc::new) else { return };
         let outbox = Arc::new(Outbox::default());
         let id = self.clients.add(Arc::clone(&outbox));
         let writing = {
             let (server, outbox) = (Arc::clone(self), Arc::clone(&outbox));
+            let writer = Arc::clone(&writer);
             std::thread::Builder::new().name("outbox".into()).spawn(move || {
                 while let Some(message) = outbox.next() {
                     if link::send_bytes(&writer, &message, &[]).is_err() {
@@ -168,7 +172,7 @@ impl Server {
         }
         // What is not a message is the end: nothing behind it could be understood.
         while let Ok(Some((call, descriptors))) = link::receive::<Call>(stream) {
-            self.take(&outbox, peer, call, descriptors);
+            self.take((&outbox, &writer), peer, call, descriptors);
         }
         outbox.heard_all();
     }
@@ -177,7 +181,7 @@ impl Server {
     /// keep that answer, which may come on the same connection, from being read.
     fn take(
         self: &Arc<Self>,
-        outbox: &Arc<Outbox>,
+        (outbox, writer): (&Arc<Outbox>, &Arc<UnixStream>),
         peer: Peer,
         Call { id, request }: Call,
         descriptors: Vec<OwnedFd>,
@@ -189,23 +193,26 @@ impl Server {
         // After the call was counted: an end that does not wait for it has been announced by now.
         if self.ending.load(Ordering::SeqCst) && !is_answered_to_the_end(&request) {
             let ending = Failure::new(ErrorCode::WorkerEnding, "the worker is about to end");
-            return outbox.reply(id, Err(ending));
+            return outbox.reply(id, Err(ending), |message| link::send_bytes(writer, message, &[]));
         }
         if matches!(request, Request::Subscribe) {
             outbox.subscribe();
         }
         let call = {
             let (server, outbox) = (Arc::clone(self), Arc::clone(outbox));
+            let writer = Arc::clone(writer);
             move || {
                 // Whoever waits must not wait for ever because of a mistake of ours.
                 let answer = || server.answer(peer, request, descriptors);
                 let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
                 let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
-                outbox.reply(id, outcome.unwrap_or_else(failed));
+                let outcome = outcome.unwrap_or_else(failed);
+                outbox.reply(id, outcome, |message| link::send_bytes(&writer, message, &[]));
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
-            outbox.reply(id, Err(error.into()));
+        if let Err(error) = self.callers.run(call) {
+            let write = |message: &[u8]| link::send_bytes(writer, message, &[]);
+            outbox.reply(id, Err(error.into()), write);
         }
     }
 
@@ -350,6 +357,7 @@ mod tests {
     use codeagent_test_support::TempWorkspace;
 
     use super::*;
+    use crate::callers::Callers;
     use crate::outbox::MAX_CALLS;
 
     #[test]
