@@ -143,6 +143,13 @@ impl Outbox {
         self.changed.notify_all();
     }
 
+    pub(crate) fn wait_for_the_last_call(&self) {
+        let mut state = self.state.lock();
+        while !state.heard_all {
+            self.changed.wait(&mut state);
+        }
+    }
+
     /// Of whoever writes: the client is not there any more.
     pub(crate) fn broke(&self) {
         let mut state = self.state.lock();
