@@ -15,7 +15,6 @@
 //! | `supervise` | starting it, noticing its death |
 #![cfg(target_os = "linux")]
 
-mod callers;
 mod client;
 mod confine;
 mod enclosure;

@@ -26,8 +26,6 @@ struct State {
     unread: VecDeque<Vec<u8>>,
     /// One more, which is being written.
     writing: bool,
-    /// And one that whoever has it writes himself.
-    replying: bool,
     /// Calls that have no reply yet.
     calls: usize,
     /// No more calls will come.
@@ -48,36 +46,11 @@ impl Outbox {
         admitted
     }
 
-    /// The reply to a call. If nothing else is on its way, it is written at once, by `write`: to
-    /// wake somebody for that takes longer than many a call.
-    pub(crate) fn reply(
-        &self,
-        id: u64,
-        outcome: Result<ByteBuf, Failure>,
-        write: impl FnOnce(&[u8]) -> std::io::Result<()>,
-    ) {
-        if self.begin_reply() {
-            let message = link::encode(&FromWorker::Reply { id, outcome });
-            let written = message.and_then(|message| write(&message));
-            let mut state = self.state.lock();
-            state.replying = false;
-            if written.is_err() {
-                state.broken = true;
-                state.unread.clear();
-            }
-        } else {
-            self.refuse(id, outcome);
-        }
+    pub(crate) fn reply(&self, id: u64, outcome: Result<ByteBuf, Failure>) {
+        self.refuse(id, outcome);
         // Only now: who does not read gets no more threads.
         self.state.lock().calls -= 1;
         self.changed.notify_all();
-    }
-
-    fn begin_reply(&self) -> bool {
-        let mut state = self.state.lock();
-        let nothing_else = state.unread.is_empty() && !state.writing && !state.replying;
-        state.replying |= nothing_else && !state.broken;
-        nothing_else && state.replying
     }
 
     /// A reply to what never became a call. Waits for room.
@@ -119,9 +92,7 @@ impl Outbox {
         state.writing = false;
         self.changed.notify_all();
         loop {
-            if !state.replying
-                && let Some(message) = state.unread.pop_front()
-            {
+            if let Some(message) = state.unread.pop_front() {
                 state.writing = true;
                 // In the place of those that are missing.
                 if state.missed > 0 {
@@ -141,13 +112,6 @@ impl Outbox {
     pub(crate) fn heard_all(&self) {
         self.state.lock().heard_all = true;
         self.changed.notify_all();
-    }
-
-    pub(crate) fn wait_for_the_last_call(&self) {
-        let mut state = self.state.lock();
-        while !state.heard_all {
-            self.changed.wait(&mut state);
-        }
     }
 
     /// Of whoever writes: the client is not there any more.
@@ -170,8 +134,7 @@ impl Outbox {
     pub(crate) fn settle(&self, deadline: Instant) {
         let mut state = self.state.lock();
         let busy = |state: &State| {
-            state.calls > 0
-                || (!state.broken && (state.writing || state.replying || !state.unread.is_empty()))
+            state.calls > 0 || (!state.broken && (state.writing || !state.unread.is_empty()))
         };
         while busy(&state) && !self.changed.wait_until(&mut state, deadline).timed_out() {}
     }
@@ -207,52 +170,23 @@ mod tests {
         assert_eq!(outbox.next(), None);
     }
 
-    fn id_of(message: &[u8]) -> u64 {
-        match decode(message) {
-            FromWorker::Reply { id, .. } => id,
-            FromWorker::Event(event) => panic!("{event:?}"),
-        }
-    }
-
     #[test]
-    fn replies_are_never_lost_and_keep_their_order_whoever_writes_them() {
+    fn replies_are_never_lost_and_wait_for_room() {
         let outbox = Outbox::default();
-        let written = Mutex::new(Vec::new());
         let calls = MAX_UNREAD as u64 + 10;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for id in 0..calls {
                     assert!(outbox.begin_call());
-                    outbox.reply(id, Ok(ByteBuf::new()), |message| {
-                        written.lock().push(id_of(message));
-                        Ok(())
-                    });
+                    outbox.reply(id, Ok(ByteBuf::new()));
                 }
                 outbox.heard_all();
             });
-            while let Some(message) = outbox.next() {
-                written.lock().push(id_of(&message));
-            }
+            let seen = std::iter::from_fn(|| outbox.next()).map(|message| match decode(&message) {
+                FromWorker::Reply { id, .. } => id,
+                FromWorker::Event(event) => panic!("{event:?}"),
+            });
+            assert!(seen.eq(0..calls));
         });
-        assert!(written.into_inner().into_iter().eq(0..calls));
-    }
-
-    #[test]
-    fn a_reply_waits_for_what_is_on_its_way_already() {
-        let outbox = Outbox::default();
-        outbox.subscribe();
-        outbox.tell(&link::encode(&FromWorker::Event(Event::Detached)).unwrap());
-        assert!(outbox.begin_call());
-        outbox.reply(1, Ok(ByteBuf::new()), |_| panic!("it overtakes the event"));
-        assert!(matches!(decode(&outbox.next().unwrap()), FromWorker::Event(Event::Detached)));
-        assert_eq!(id_of(&outbox.next().unwrap()), 1);
-    }
-
-    #[test]
-    fn a_reply_that_cannot_be_written_is_the_end() {
-        let outbox = Outbox::default();
-        assert!(outbox.begin_call());
-        outbox.reply(1, Ok(ByteBuf::new()), |_| Err(std::io::ErrorKind::BrokenPipe.into()));
-        assert_eq!(outbox.next(), None);
     }
 }

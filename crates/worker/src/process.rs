@@ -141,7 +141,6 @@ fn start(
         ending: AtomicBool::new(false),
         owner: Some(Box::new(Arc::clone(&attached))),
         owners_step: Mutex::default(),
-        callers: Arc::default(),
     };
     let ambient_timeout = settings.ambient_timeout;
     let life = Life { server: Arc::new(server), attached, listener, undo_dir, ambient_timeout };

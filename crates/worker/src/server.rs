@@ -17,7 +17,6 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_bytes::ByteBuf;
 
-use crate::callers::Callers;
 use crate::link;
 use crate::outbox::Outbox;
 use crate::process::WorkerFs;
@@ -43,66 +42,6 @@ pub struct Server {
     pub(crate) owner: Option<Box<dyn Owner>>,
     /// The last step that the owner has begun: nobody else knows when it is complete.
     pub(crate) owners_step: Mutex<Option<StepId>>,
-    pub(crate) callers: Arc<Callers>,
-}
-
-/// What the threads share that serve one connection.
-struct Connection {
-    server: Arc<Server>,
-    stream: UnixStream,
-    peer: Peer,
-    outbox: Arc<Outbox>,
-}
-
-impl Connection {
-    /// Waits for a call and answers it, while another thread waits for the next: one that waits
-    /// for the answer to a safeguard must not keep that answer, which may come on the same
-    /// connection, from being read.
-    fn listen(self: Arc<Self>) {
-        // What is not a message is the end: nothing behind it could be understood.
-        while let Ok(Some((call, descriptors))) = link::receive::<Call>(&self.stream) {
-            let Call { id, request } = call;
-            if !self.admits(id, &request) {
-                continue;
-            }
-            let next = Arc::clone(&self);
-            match self.server.callers.run(move || next.listen()) {
-                Ok(()) => return self.answer(id, request, descriptors),
-                Err(error) => self.reply(id, Err(error.into())),
-            }
-        }
-        self.outbox.heard_all();
-    }
-
-    fn admits(&self, id: u64, request: &Request) -> bool {
-        if !self.outbox.begin_call() {
-            let full = Failure::new(ErrorCode::HeldQueueFull, "too many calls wait already");
-            self.outbox.refuse(id, Err(full));
-            return false;
-        }
-        // After the call was counted: an end that does not wait for it has been announced by now.
-        if self.server.ending.load(Ordering::SeqCst) && !is_answered_to_the_end(request) {
-            let ending = Failure::new(ErrorCode::WorkerEnding, "the worker is about to end");
-            self.reply(id, Err(ending));
-            return false;
-        }
-        if matches!(request, Request::Subscribe) {
-            self.outbox.subscribe();
-        }
-        true
-    }
-
-    fn answer(&self, id: u64, request: Request, descriptors: Vec<OwnedFd>) {
-        // Whoever waits must not wait for ever because of a mistake of ours.
-        let answer = || self.server.answer(self.peer, request, descriptors);
-        let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
-        let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
-        self.reply(id, outcome.unwrap_or_else(failed));
-    }
-
-    fn reply(&self, id: u64, outcome: Result<ByteBuf, Failure>) {
-        self.outbox.reply(id, outcome, |message| link::send_bytes(&self.stream, message, &[]));
-    }
 }
 
 /// Does what the owner of a worker asks for.
@@ -168,7 +107,6 @@ impl Server {
             ending: AtomicBool::new(false),
             owner: None,
             owners_step: Mutex::default(),
-            callers: Arc::default(),
         })
     }
 
@@ -207,22 +145,20 @@ impl Server {
 
     /// Answers until the other end has had enough.
     pub(crate) fn serve(self: &Arc<Self>, stream: &UnixStream, peer: Peer) {
-        let Ok(stream) = stream.try_clone() else { return };
+        let Ok(writer) = stream.try_clone() else { return };
         let outbox = Arc::new(Outbox::default());
         let id = self.clients.add(Arc::clone(&outbox));
-        let connection = Arc::new(Connection { server: Arc::clone(self), stream, peer, outbox });
         let writing = {
-            let connection = Arc::clone(&connection);
+            let (server, outbox) = (Arc::clone(self), Arc::clone(&outbox));
             std::thread::Builder::new().name("outbox".into()).spawn(move || {
-                let Connection { server, stream, outbox, .. } = &*connection;
                 while let Some(message) = outbox.next() {
-                    if link::send_bytes(stream, &message, &[]).is_err() {
+                    if link::send_bytes(&writer, &message, &[]).is_err() {
                         break;
                     }
                 }
                 outbox.broke();
                 // Lets the reader know, too.
-                let _ = stream.shutdown(std::net::Shutdown::Both);
+                let _ = writer.shutdown(std::net::Shutdown::Both);
                 // Calls go on without anybody to hear of them, and an end has to wait for them.
                 outbox.wait_for_calls();
                 server.clients.outboxes.lock().remove(&id);
@@ -232,8 +168,47 @@ impl Server {
             self.clients.outboxes.lock().remove(&id);
             return;
         }
-        Arc::clone(&connection).listen();
-        connection.outbox.wait_for_the_last_call();
+        // What is not a message is the end: nothing behind it could be understood.
+        while let Ok(Some((call, descriptors))) = link::receive::<Call>(stream) {
+            self.take(&outbox, peer, call, descriptors);
+        }
+        outbox.heard_all();
+    }
+
+    /// Each call has a thread of its own: one that waits for the answer to a safeguard must not
+    /// keep that answer, which may come on the same connection, from being read.
+    fn take(
+        self: &Arc<Self>,
+        outbox: &Arc<Outbox>,
+        peer: Peer,
+        Call { id, request }: Call,
+        descriptors: Vec<OwnedFd>,
+    ) {
+        if !outbox.begin_call() {
+            let full = Failure::new(ErrorCode::HeldQueueFull, "too many calls wait already");
+            return outbox.refuse(id, Err(full));
+        }
+        // After the call was counted: an end that does not wait for it has been announced by now.
+        if self.ending.load(Ordering::SeqCst) && !is_answered_to_the_end(&request) {
+            let ending = Failure::new(ErrorCode::WorkerEnding, "the worker is about to end");
+            return outbox.reply(id, Err(ending));
+        }
+        if matches!(request, Request::Subscribe) {
+            outbox.subscribe();
+        }
+        let call = {
+            let (server, outbox) = (Arc::clone(self), Arc::clone(outbox));
+            move || {
+                // Whoever waits must not wait for ever because of a mistake of ours.
+                let answer = || server.answer(peer, request, descriptors);
+                let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
+                let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
+                outbox.reply(id, outcome.unwrap_or_else(failed));
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
+            outbox.reply(id, Err(error.into()));
+        }
     }
 
     /// From here on calls are refused; those that have begun are waited for, and their replies.
@@ -371,7 +346,6 @@ mod tests {
     use codeagent_test_support::TempWorkspace;
 
     use super::*;
-    use crate::callers::Callers;
     use crate::outbox::MAX_CALLS;
 
     #[test]
