@@ -100,7 +100,7 @@ fn listed(folders: &[PathBuf]) -> String {
 fn not_kept(outcome: Outcome, reason: WorkerError) -> RunError {
     match reason {
         WorkerError::Failed(Failure { asked: Some(asked), .. }) => {
-            RunError::Denied { outcome, asked }
+            RunError::Denied { outcome, asked: asked.into() }
         }
         reason => RunError::NotKept { outcome, reason: Box::new(reason) },
     }

@@ -260,7 +260,7 @@ pub struct Failure {
     pub hint: Option<String>,
     pub errno: i32,
     /// With `safeguard_denied`: the question that was answered with no.
-    pub asked: Option<String>,
+    pub asked: Option<Box<str>>,
     /// With `rollback_blocked`.
     pub conflicts: Vec<Conflict>,
     /// Steps that had been undone or redone before it failed.
@@ -285,7 +285,7 @@ impl From<UndoError> for Failure {
         };
         let (conflicts, asked) = match cause {
             UndoError::RollbackBlocked(conflicts) => (conflicts, None),
-            UndoError::SafeguardDenied { asked, .. } => (vec![], Some(asked)),
+            UndoError::SafeguardDenied { asked, .. } => (vec![], Some(asked.into())),
             _ => (vec![], None),
         };
         Self { code, message, hint, errno, asked, conflicts, done }
