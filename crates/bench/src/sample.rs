@@ -8,6 +8,12 @@ use anyhow::Result;
 #[derive(Debug, Default)]
 pub(crate) struct Samples(Vec<Duration>);
 
+impl FromIterator<Duration> for Samples {
+    fn from_iter<I: IntoIterator<Item = Duration>>(times: I) -> Self {
+        Self(times.into_iter().collect())
+    }
+}
+
 impl Samples {
     pub(crate) fn push(&mut self, time: Duration) {
         self.0.push(time);

@@ -7,8 +7,8 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use codeagent_common::RelPathBuf;
@@ -34,7 +34,8 @@ pub(crate) struct PathMap {
     tables: RwLock<Tables>,
     /// How many nodes there are, as of the last change.
     count: AtomicUsize,
-    crowd: OnceLock<Crowd>,
+    /// Of the client there is now: another may come when it has gone.
+    crowd: RwLock<Option<Crowd>>,
 }
 
 /// What happens when there are many nodes.
@@ -83,7 +84,7 @@ impl PathMap {
         let map = Self {
             tables: RwLock::new(Tables::new()),
             count: AtomicUsize::new(1),
-            crowd: OnceLock::new(),
+            crowd: RwLock::default(),
         };
         map.clear();
         map
@@ -161,20 +162,21 @@ impl PathMap {
     }
 
     pub(crate) fn when_crowded(&self, limit: usize, tell: Box<dyn Fn() + Send + Sync>) {
-        let _ = self.crowd.set(Crowd { limit, tell });
+        *self.crowd.write() = Some(Crowd { limit, tell });
     }
 
     fn counted(&self, tables: &Tables) {
         let count = tables.nodes.len();
         self.count.store(count, Ordering::Relaxed);
-        if let Some(crowd) = self.crowd.get().filter(|crowd| count > crowd.limit / 4 * 3) {
+        let crowd = self.crowd.read();
+        if let Some(crowd) = crowd.as_ref().filter(|crowd| count > crowd.limit / 4 * 3) {
             (crowd.tell)();
         }
     }
 
     /// How long whoever adds nodes should wait first, so that others are forgotten in time.
     pub(crate) fn delay(&self) -> Option<Duration> {
-        let limit = self.crowd.get()?.limit;
+        let limit = self.crowd.read().as_ref()?.limit;
         match self.count.load(Ordering::Relaxed) {
             count if count > limit / 16 * 15 => Some(Duration::from_millis(20)),
             count if count > limit / 8 * 7 => Some(Duration::from_millis(1)),
@@ -185,7 +187,7 @@ impl PathMap {
     /// Names of files that are to be forgotten, so that half of the nodes can be new ones.
     pub(crate) fn surplus(&self) -> Vec<Name> {
         let tables = self.tables.read();
-        let room = self.crowd.get().map_or(usize::MAX, |crowd| crowd.limit / 2);
+        let room = self.crowd.read().as_ref().map_or(usize::MAX, |crowd| crowd.limit / 2);
         let surplus = tables.nodes.len().saturating_sub(room);
         let files = tables.nodes.values().filter(|node| !node.is_dir);
         files.filter_map(|node| Some(node.places.last()?.to_name())).take(surplus).collect()

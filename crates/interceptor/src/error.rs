@@ -47,8 +47,8 @@ pub enum UndoError {
     StepOpen(StepId),
     #[error("no step is open")]
     NoStepOpen,
-    #[error("step {step} was denied by safeguard {safeguard}")]
-    SafeguardDenied { step: StepId, safeguard: SafeguardId },
+    #[error("step {step} was denied by safeguard {safeguard}: {asked}")]
+    SafeguardDenied { step: StepId, safeguard: SafeguardId, asked: String },
     #[error("there is no open question {0}")]
     SafeguardUnknown(SafeguardId),
     #[error("too many operations are waiting for an answer to a safeguard")]

@@ -191,6 +191,21 @@ fn what_somebody_changed_meanwhile_is_told_and_comes_back_with_undo() {
 }
 
 #[test]
+fn a_directory_keeps_its_time_when_a_file_in_it_is_changed_in_place() {
+    let bench = Bench::new(|dir| sh(FIXTURE, dir));
+    let time_of = |name| bench.workspace.path(name).metadata().unwrap().modified().unwrap();
+    let before = bench.snapshot();
+    let (kept, changed) = (time_of("src"), time_of("empty"));
+    let (number, output) = run(&bench, "echo more >> src/two; echo new > empty/new");
+    assert!(output.status.success(), "{output:?}");
+    adopt(&bench, number);
+    assert_eq!(time_of("src"), kept);
+    assert!(time_of("empty") > changed, "it has one more entry");
+    bench.undo(1);
+    assert_tree_eq(&before, &bench.snapshot());
+}
+
+#[test]
 fn of_a_directory_that_somebody_removed_meanwhile_only_what_the_command_made_comes_back() {
     let bench =
         Bench::new(|dir| sh("mkdir -p d/e; echo x > d/x; echo y > d/e/y; echo z > d/z", dir));

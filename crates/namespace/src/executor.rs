@@ -1,5 +1,6 @@
 //! Commands in sandboxes, each a step that can be undone.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use codeagent_common::StepId;
 use codeagent_control::{ByteString, Exec, Outcome, Stream};
-use codeagent_interceptor::{ClosedStep, OverlayReport, Staging, StepRequest};
-use codeagent_worker::{Client, Request, WorkerError};
+use codeagent_interceptor::{ClosedStep, OnConflict, OverlayReport, Staging, StepRequest};
+use codeagent_worker::{Client, Failure, Request, WorkerError};
 use serde::{Deserialize, Serialize};
 
 use crate::conversation::{ConversationError, Order, converse};
@@ -74,11 +75,36 @@ pub enum RunError {
     Worker(#[from] WorkerError),
     #[error("the command did not run to its end, and nothing of it was kept ({})", reason(.0))]
     Lost(Outcome),
-    /// No room for it, a safeguard that was denied: the folders are as before.
+    /// A safeguard asked, and the answer was no: the folders are as before.
+    #[error(
+        "the command ended, and nothing of what it did was kept, because this was denied: {asked}"
+    )]
+    Denied { outcome: Outcome, asked: String },
+    /// There is no room for it, for example: the folders are as before.
     #[error("the command ended, and nothing of what it did was kept: {reason}")]
     NotKept { outcome: Outcome, reason: Box<WorkerError> },
+    /// Of several folders, these could not be brought back to what they were.
+    #[error(
+        "the command ended, and what it did was kept in {} only: {reason}; undo it there",
+        listed(.folders)
+    )]
+    PartlyKept { outcome: Outcome, folders: Vec<PathBuf>, reason: Box<RunError> },
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+fn listed(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a command's changes are not kept.
+fn not_kept(outcome: Outcome, reason: WorkerError) -> RunError {
+    match reason {
+        WorkerError::Failed(Failure { asked: Some(asked), .. }) => {
+            RunError::Denied { outcome, asked: asked.into() }
+        }
+        reason => RunError::NotKept { outcome, reason: Box::new(reason) },
+    }
 }
 
 fn reason(outcome: &Outcome) -> String {
@@ -150,6 +176,9 @@ impl Executor {
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
         let Started { sandbox, mut steps, view } = started;
+        if view == View::Live {
+            tell_git(&mut exec.env);
+        }
         let outcome = converse(sandbox.channel(), exec, orders, output);
         let confinement = sandbox.confinement();
         let limits_are_shared = sandbox.limits_are_shared();
@@ -165,13 +194,13 @@ impl Executor {
         let reports = steps.iter_mut().map(settle).collect::<Result<Vec<_>, _>>();
         let reports = match reports {
             Ok(reports) => reports,
-            Err(reason) => return Err(RunError::NotKept { outcome, reason: Box::new(reason) }),
+            Err(reason) => return Err(not_kept(outcome, reason)),
         };
-        let mut done = Vec::new();
-        for (step, report) in steps.into_iter().zip(reports) {
-            let closed = step.map(|step| step.close(outcome.exit_code())).transpose()?;
-            done.push(closed.zip(report).map(|(closed, report)| FolderStep { closed, report }));
-        }
+        let closed = close_all(folders, steps, &outcome)?;
+        let together = |(closed, report): (Option<_>, Option<_>)| {
+            closed.zip(report).map(|(closed, report)| FolderStep { closed, report })
+        };
+        let done = closed.into_iter().zip(reports).map(together).collect();
         let committed_in = ended.elapsed();
         Ok(Finished {
             outcome,
@@ -280,6 +309,64 @@ impl Executor {
                 .map(|folder| ByteString::from(folder.path.as_os_str().as_bytes().to_vec()));
         }
     }
+}
+
+/// FUSE numbers files anew in each live view, so git would take every one for another than the one
+/// it knows, and read it. It is told to go by size and time.
+fn tell_git(env: &mut BTreeMap<String, ByteString>) {
+    const COUNT: &str = "GIT_CONFIG_COUNT";
+    if env.contains_key(COUNT) {
+        return; // whoever asked for the command tells git something himself
+    }
+    let settings =
+        [(COUNT, "1"), ("GIT_CONFIG_KEY_0", "core.checkStat"), ("GIT_CONFIG_VALUE_0", "minimal")];
+    env.extend(settings.map(|(name, value)| (name.to_owned(), value.into())));
+}
+
+/// Makes the steps final: all of them or, if that fails, none.
+fn close_all(
+    folders: &[WorkFolder<'_>],
+    steps: Vec<Option<Step<'_>>>,
+    outcome: &Outcome,
+) -> Result<Vec<Option<ClosedStep>>, RunError> {
+    let mut closed = Vec::new();
+    for step in steps {
+        let result = step.map(|step| step.close(outcome.exit_code())).transpose();
+        let reason = match result {
+            Ok(Some(ClosedStep::Denied { asked, .. })) => {
+                RunError::Denied { outcome: outcome.clone(), asked }
+            }
+            Ok(step) => {
+                closed.push(step);
+                continue;
+            }
+            Err(reason) => not_kept(outcome.clone(), reason),
+        };
+        return Err(take_back(folders, &closed, outcome, reason));
+    }
+    Ok(closed)
+}
+
+/// What is final already is undone, because the rest cannot be kept.
+fn take_back(
+    folders: &[WorkFolder<'_>],
+    closed: &[Option<ClosedStep>],
+    outcome: &Outcome,
+    reason: RunError,
+) -> RunError {
+    let mut stuck = Vec::new();
+    for (folder, closed) in folders.iter().zip(closed) {
+        if let (Some(worker), Some(ClosedStep::Recorded { .. })) = (folder.worker, closed)
+            && worker.undo(1, OnConflict::Refuse).is_err()
+        {
+            stuck.push(folder.path.to_owned());
+        }
+    }
+    if stuck.is_empty() {
+        return reason;
+    }
+    let (outcome, reason) = (outcome.clone(), Box::new(reason));
+    RunError::PartlyKept { outcome, folders: stuck, reason }
 }
 
 /// Which view a command gets.

@@ -149,3 +149,20 @@ fn home_and_tmp_are_its_own_and_stay_or_go() {
         assert_eq!(left, usize::from(keep == Keep::Persistent), "{keep:?}");
     }
 }
+
+/// Files have other numbers in each live view, and git asks for those.
+#[test]
+fn git_knows_the_files_of_a_folder_again_in_either_view() {
+    for view in [View::Transactional, View::Live] {
+        let session = Session::new(|dir| {
+            let commit = "git -c user.name=x -c user.email=x@localhost commit -qm x";
+            sh(&format!("git init -q; echo 1 > a; echo 1 > b; git add .; {commit}"), dir);
+            // What is as old as the index is read in any case.
+            sh("touch -d '1 hour ago' a b; git status", dir);
+        })
+        .seen(view);
+        let ran =
+            session.run("git diff-files --name-only; echo 22 > b; git diff-files --name-only");
+        assert_eq!(ran.stdout, "b\n", "{view:?} {ran:?}");
+    }
+}

@@ -7,7 +7,10 @@ mod common;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
@@ -17,6 +20,7 @@ use codeagent_namespace::{
     Executor, Finished, Policy, RunError, Surroundings, View, ViewChoice, WorkFolder,
 };
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
+use codeagent_worker::Client;
 use common::{PROGRAM, Session, as_ordinary_user_with_fuse, sh, shell, start_worker};
 
 const VIEWS: [View; 2] = [View::Transactional, View::Live];
@@ -81,6 +85,52 @@ fn several_folders_are_steps_of_their_own_and_read_only_ones_stay_as_they_are() 
         workers[1].client().redo(1, OnConflict::Refuse).unwrap();
         assert_tree_eq(&after[1], &two.snapshot());
     }
+}
+
+/// A connection to a worker that breaks instead of passing on the message of this number.
+fn connection_that_breaks(undo: &Path, last: usize) -> Client {
+    let (theirs, client) = UnixStream::pair().unwrap();
+    let worker = UnixStream::connect(undo.join(codeagent_interceptor::SOCKET)).unwrap();
+    let (mut back, mut from_worker) = (theirs.try_clone().unwrap(), worker.try_clone().unwrap());
+    std::thread::spawn(move || std::io::copy(&mut from_worker, &mut back));
+    std::thread::spawn(move || {
+        for _ in 1..last {
+            let mut head = [0; 4];
+            (&theirs).read_exact(&mut head).unwrap();
+            let mut body = vec![0; u32::from_le_bytes(head) as usize];
+            (&theirs).read_exact(&mut body).unwrap();
+            (&worker).write_all(&[&head, body.as_slice()].concat()).unwrap();
+        }
+        (&theirs).read_exact(&mut [0]).unwrap();
+        theirs.shutdown(Shutdown::Both).unwrap();
+        worker.shutdown(Shutdown::Both).unwrap();
+    });
+    Client::over(client, |_| {}).unwrap()
+}
+
+#[test]
+fn what_cannot_be_kept_in_one_folder_is_kept_in_none() {
+    let fixture = |dir: &Path| sh("echo old > file; mkdir dir", dir);
+    let [one, two] = [(); 2].map(|()| TempWorkspace::with_fixture(fixture));
+    let workers = [&one, &two].map(|folder| start_worker(folder.working(), folder.undo()));
+    let before = [&one, &two].map(TempWorkspace::snapshot);
+    // Begun, staged, adopted; and then it cannot be ended.
+    let breaking = connection_that_breaks(two.undo(), 4);
+    let state = tempfile::tempdir().unwrap();
+    let folders = [
+        WorkFolder { path: one.working(), worker: Some(workers[0].client()) },
+        WorkFolder { path: two.working(), worker: Some(&breaking) },
+    ];
+    let script = format!("echo new > file; rm -r dir; echo new > {}/file", two.working().display());
+    let (_orders, taken) = channel();
+    let choice = ViewChoice::Only(View::Transactional);
+    let executor = executor(state.path());
+    let failed = executor.run(&folders, shell(&script), choice, taken, |_, _| {});
+    assert!(matches!(failed, Err(RunError::NotKept { .. })), "{failed:?}");
+    assert_tree_eq(&before[0], &one.snapshot());
+    assert!(workers[0].client().history().unwrap().is_empty());
+    workers[1].client().abort_step().unwrap();
+    assert_tree_eq(&before[1], &two.snapshot());
 }
 
 #[test]

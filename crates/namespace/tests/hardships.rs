@@ -9,12 +9,13 @@ use std::fs;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use codeagent_common::SafeguardConfig;
 use codeagent_control::{Cause, CommandLine, Exec, ExitStatus, Leftovers, Outcome, Stream};
 use codeagent_interceptor::{ClosedStep, OnConflict};
 use codeagent_namespace::{Order, RunError, View, WorkFolder};
 use codeagent_test_support::filesystems::{SmallDisk, skip};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
+use codeagent_worker::{Request, Settings, WorkerProcess, WorkerSpec};
 use common::{PROGRAM, Session, eventually, processes_that_name, sh, shell, start_worker};
 
 const VIEWS: [View; 2] = [View::Transactional, View::Live];
@@ -213,6 +214,89 @@ fn what_the_user_saves_meanwhile_is_told_and_kept() {
         assert_eq!(read(name).as_deref(), Some("mine\n"), "{name}: the user's version is back");
     }
     assert_eq!(read("d").as_deref(), Some("1\n"));
+}
+
+/// What goes with a directory may be somebody's work, too.
+#[test]
+fn what_the_user_saves_in_a_directory_that_goes_is_told_and_kept() {
+    let session = Session::new(|dir| {
+        sh("mkdir -p d/e o; echo 1 > d/e/a; echo 1 > d/b; echo 1 > o/c; echo 1 > o/d", dir);
+    });
+    let path = |name| session.workspace.path(name);
+    let (_orders, taken) = channel();
+    let script = "rm -r d; rm -r o; mkdir o; echo 2 > o/c; echo ready; sleep 0.3";
+    let ran = session.run_watched(shell(script), taken, |said| {
+        if said == b"ready\n" {
+            for name in ["d/e/a", "d/e/new", "o/c"] {
+                fs::write(path(name), "mine\n").unwrap();
+            }
+        }
+    });
+    let ran = ran.unwrap();
+    let report = &ran.step().report;
+    let mut told: Vec<_> = report.changed_meanwhile.iter().map(ToString::to_string).collect();
+    told.sort();
+    assert_eq!(told, ["d/e/a", "d/e/new", "o/c"], "{ran:?}");
+    assert!(report.not_examined.is_empty(), "{report:?}");
+    assert!(!path("d").exists());
+    session.worker().undo(1, OnConflict::Refuse).unwrap();
+    for name in ["d/e/a", "d/e/new", "o/c"] {
+        assert_eq!(fs::read_to_string(path(name)).unwrap(), "mine\n", "{name}");
+    }
+    assert_eq!(fs::read_to_string(path("d/b")).unwrap(), "1\n");
+}
+
+/// Looking at everything that goes would take longer than letting it go.
+#[test]
+fn a_large_directory_that_goes_is_not_searched_and_that_is_told() {
+    let session =
+        Session::new(|dir| sh("mkdir d a; touch a/x; seq -f d/%g 6000 | xargs touch", dir));
+    let before = session.snapshot();
+    let ran = session.run("rm -r a; rm -r d");
+    let told: Vec<_> = ran.step().report.not_examined.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["d"], "{ran:?}");
+    session.worker().undo(1, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&before, &session.snapshot());
+}
+
+#[test]
+fn what_a_safeguard_denies_is_not_kept_and_the_question_is_told() {
+    for view in VIEWS {
+        let session = Session::new(|dir| sh("echo 1 > a; echo 1 > b; echo 1 > c", dir)).seen(view);
+        let before = session.snapshot();
+        // Nobody answers, which means no.
+        let config = SafeguardConfig {
+            delete_threshold: Some(2),
+            timeout: Duration::from_millis(50),
+            ..SafeguardConfig::default()
+        };
+        session.worker().call::<()>(Request::SetSafeguards(config)).unwrap();
+        let denied = session.try_run(shell("echo 2 > c; rm -f a b; true"));
+        let Err(RunError::Denied { outcome, asked }) = denied else { panic!("{denied:?}") };
+        assert_eq!(outcome.exit_code(), Some(0), "{view:?}");
+        assert!(asked.contains("is about to delete its 2th entry: b"), "{asked}");
+        assert_tree_eq(&before, &session.snapshot());
+        let ran = session.run("rm a");
+        assert!(matches!(ran.step().closed, ClosedStep::Recorded { .. }), "{ran:?}");
+        session.worker().undo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&before, &session.snapshot());
+    }
+}
+
+/// Removing things is the way out of a full disk.
+#[test]
+fn a_command_removes_files_on_a_disk_without_any_room() {
+    let test = "a_command_removes_files_on_a_disk_without_any_room";
+    let Some((session, disk, _holder)) = on_a_small_disk(test, View::Transactional) else { return };
+    session.run("echo room is set aside by now > f");
+    disk.fill("filled");
+    assert_eq!(disk.free_bytes(), 0);
+    let before = session.snapshot();
+    let ran = session.run("rm -r d");
+    assert_eq!(ran.code(), Some(0), "{ran:?}");
+    assert!(!session.workspace.path("d").exists());
+    session.worker().undo(1, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&before, &session.snapshot());
 }
 
 #[test]

@@ -50,8 +50,8 @@ pub(crate) fn send_bytes(
         })?;
         head = &head[sent..];
     }
-    stream.write_all(head)?;
-    stream.write_all(body)
+    // At once: the other end is woken by the first byte.
+    stream.write_all(&[head, body].concat())
 }
 
 /// The next message; `None` at the end of the stream.

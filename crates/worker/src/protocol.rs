@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Both sides are usually the same binary; a client of another version is told so.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The first message to a new worker process, with the working directory as a descriptor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -270,6 +270,8 @@ pub struct Failure {
     pub message: String,
     pub hint: Option<String>,
     pub errno: i32,
+    /// With `safeguard_denied`: the question that was answered with no.
+    pub asked: Option<Box<str>>,
     /// With `rollback_blocked`.
     pub conflicts: Vec<Conflict>,
     /// Steps that had been undone or redone before it failed.
@@ -279,7 +281,8 @@ pub struct Failure {
 impl Failure {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { code, message, hint: None, errno: libc::EINVAL, conflicts: vec![], done: vec![] }
+        let errno = libc::EINVAL;
+        Self { code, message, hint: None, errno, asked: None, conflicts: vec![], done: vec![] }
     }
 }
 
@@ -291,11 +294,12 @@ impl From<UndoError> for Failure {
             UndoError::Partly { done, source } => (done, *source),
             other => (vec![], other),
         };
-        let conflicts = match cause {
-            UndoError::RollbackBlocked(conflicts) => conflicts,
-            _ => vec![],
+        let (conflicts, asked) = match cause {
+            UndoError::RollbackBlocked(conflicts) => (conflicts, None),
+            UndoError::SafeguardDenied { asked, .. } => (vec![], Some(asked.into())),
+            _ => (vec![], None),
         };
-        Self { code, message, hint, errno, conflicts, done }
+        Self { code, message, hint, errno, asked, conflicts, done }
     }
 }
 

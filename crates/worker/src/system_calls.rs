@@ -77,6 +77,10 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
+    SETXATTRAT,
+    GETXATTRAT,
+    LISTXATTRAT,
+    REMOVEXATTRAT,
     // On whose behalf.
     libc::SYS_getuid,
     libc::SYS_geteuid,
@@ -129,8 +133,12 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_clone3,
 ];
 
-/// The same on every architecture; `libc` does not know it on all.
+/// The same on every architecture; `libc` does not know them on all.
 const FCHMODAT2: c_long = 452;
+const SETXATTRAT: c_long = 463;
+const GETXATTRAT: c_long = 464;
+const LISTXATTRAT: c_long = 465;
+const REMOVEXATTRAT: c_long = 466;
 
 #[cfg(target_arch = "aarch64")]
 const RENAMEAT: c_long = 38; // which `libc` does not know there

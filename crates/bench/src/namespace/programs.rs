@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Result;
 use codeagent_namespace::View;
 
-use super::session::{Session, Way, has_bubblewrap};
+use super::session::{Session, Took, Way};
 use crate::fs::samples::{make_crate, make_repository, pack_dependency, require};
 use crate::place::{Place, Scratch};
 use crate::sample::Samples;
@@ -30,12 +31,8 @@ impl Ways {
         fill: impl Fn(&std::path::Path) -> Result<()>,
     ) -> Result<Self> {
         let scratch = place.scratch(needed_bytes)?;
-        let mut ways = vec![Way::Native, Way::Ours(View::Transactional), Way::Ours(View::Live)];
-        if has_bubblewrap() {
-            ways.push(Way::Bubblewrap);
-        }
         let mut sides = Vec::new();
-        for (number, way) in ways.into_iter().enumerate() {
+        for (number, way) in Way::all().into_iter().enumerate() {
             let folder = scratch.path(&format!("folder-{number}"));
             fs::create_dir(&folder)?;
             fill(&folder)?;
@@ -52,24 +49,51 @@ impl Ways {
         script: impl Fn(u32) -> String,
         reset: &str,
     ) -> Result<Vec<Row>> {
-        let mut times: Vec<Samples> = self.sides.iter().map(|_| Samples::default()).collect();
+        let mut took: Vec<Vec<Took>> = self.sides.iter().map(|_| Vec::new()).collect();
         for round in 0..rounds {
             for turn in 0..self.sides.len() {
                 let next = (round as usize + turn) % self.sides.len();
                 let (way, session) = &self.sides[next];
-                times[next].push(session.run(*way, &script(round))?.command);
+                took[next].push(session.run(*way, &script(round))?);
                 run(Command::new("sh").args(["-c", reset]).current_dir(session.folder()))?;
             }
         }
-        let rows = self.sides.iter().zip(&times).skip(1).map(|((way, _), samples)| {
-            let (name, bar) = match way {
-                Way::Ours(View::Transactional) => (name.to_owned(), BAR),
-                Way::Ours(View::Live) => ("  live view".to_owned(), Bar::None),
-                _ => ("  bubblewrap".to_owned(), Bar::None),
+        Ok(self.rows(name, &took))
+    }
+
+    /// The transactional view, what of it is the kernel's doing, and the other ways.
+    fn rows(&self, name: &str, took: &[Vec<Took>]) -> Vec<Row> {
+        let of = |way, part: fn(&Took) -> Duration| -> Option<Samples> {
+            let side = self.sides.iter().position(|(side, _)| *side == way)?;
+            Some(took[side].iter().map(part).collect())
+        };
+        let command = |way| of(way, |took| took.command);
+        let whole = |way| of(way, |took| took.all);
+        let (ours, native) = (Way::Ours(View::Transactional), "native");
+        let compare =
+            |name: &str, bar, ours: Option<Samples>, against, baseline: Option<Samples>| {
+                Some(Row::compare(name, &ours?, bar, against, &baseline?))
             };
-            Row::compare(name, samples, bar, "native", &times[0])
-        });
-        Ok(rows.collect())
+        let other =
+            |name, way| compare(name, Bar::None, command(way), native, command(Way::Native));
+        let kernel = command(Way::OverlayAlone);
+        [
+            compare(name, BAR, command(ours), native, command(Way::Native)),
+            compare("  against an overlay alone", BAR, command(ours), "overlay", kernel),
+            compare(
+                "  start and commit included",
+                Bar::None,
+                whole(ours),
+                native,
+                whole(Way::Native),
+            ),
+            other("  overlay alone", Way::OverlayAlone),
+            other("  live view", Way::Ours(View::Live)),
+            other("  bubblewrap", Way::Bubblewrap),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
     }
 }
 

@@ -1,5 +1,7 @@
 //! One folder, and the ways to run a command in it.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -18,7 +20,23 @@ use crate::place::Scratch;
 pub(super) enum Way {
     Native,
     Bubblewrap,
+    /// An overlay in namespaces and nothing else: what the kernel takes for a transactional view,
+    /// whoever asks for one.
+    OverlayAlone,
     Ours(View),
+}
+
+impl Way {
+    /// Those there are on this machine, the one to compare with first.
+    pub(super) fn all() -> Vec<Self> {
+        let ours = [View::Transactional, View::Live].map(Self::Ours);
+        let mut ways = vec![Self::Native, Self::OverlayAlone];
+        ways.extend(ours);
+        if has_bubblewrap() {
+            ways.push(Self::Bubblewrap);
+        }
+        ways
+    }
 }
 
 /// A folder with a worker on it.
@@ -27,6 +45,8 @@ pub(super) struct Session {
     executor: Executor,
     worker: WorkerProcess,
     folder: PathBuf,
+    /// For the layers of [`Way::OverlayAlone`].
+    layers: PathBuf,
 }
 
 /// What one command took.
@@ -50,7 +70,8 @@ impl Session {
         let policy = Policy::new(scratch.path(&format!("state-{name}")));
         let executor = Executor::new(Surroundings::new(policy)?)?
             .with_live_options(codeagent_mount::live_options(4));
-        Ok(Self { executor, worker, folder })
+        let layers = scratch.path(&format!("layers-{name}"));
+        Ok(Self { executor, worker, folder, layers })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -67,12 +88,22 @@ impl Session {
             Way::Bubblewrap => {
                 (outside(bubblewrap(&self.folder)?, &script, &self.folder)?, Duration::ZERO)
             }
+            Way::OverlayAlone => {
+                for layer in ["up", "work"] {
+                    fs::create_dir_all(self.layers.join(layer))?;
+                }
+                let stderr = outside(overlay_alone(&self.layers), &script, &self.folder)?;
+                (stderr, Duration::ZERO)
+            }
             Way::Ours(view) => {
                 let (stderr, finished) = self.run_sandboxed(view, &script)?;
                 (stderr, finished.committed_in)
             }
         };
         let all = started.elapsed();
+        if way == Way::OverlayAlone {
+            remove_layers(&self.layers)?;
+        }
         let times: Vec<u64> = stderr.lines().filter_map(|line| line.parse().ok()).collect();
         let (Some(first), Some(last)) = (times.first(), times.last()) else {
             bail!("the command did not say how long it took: {stderr}");
@@ -119,8 +150,26 @@ fn outside(mut command: Command, script: &str, folder: &Path) -> Result<String> 
     Ok(stderr)
 }
 
-pub(super) fn has_bubblewrap() -> bool {
+fn has_bubblewrap() -> bool {
     Command::new("bwrap").arg("--version").output().is_ok_and(|done| done.status.success())
+}
+
+/// The folder is the current directory, and everything else is as it was.
+fn overlay_alone(layers: &Path) -> Command {
+    let mount = "mount -t overlay -o \"userxattr,lowerdir=$PWD,upperdir=$0/up,workdir=$0/work\" \
+                 codeagent \"$PWD\" && cd \"$PWD\" && exec sh \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", mount]).arg(layers);
+    command
+}
+
+/// The overlay leaves a directory without permissions.
+fn remove_layers(layers: &Path) -> Result<()> {
+    let inner = layers.join("work/work");
+    if inner.exists() {
+        fs::set_permissions(&inner, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(fs::remove_dir_all(layers)?)
 }
 
 /// The usual invocation: a read-only system, the folder writable, no network.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use codeagent_namespace::View;
 
-use super::session::{Session, Way, has_bubblewrap};
+use super::session::{Session, Way};
 use crate::place::Place;
 use crate::sample::Samples;
 use crate::table::{Bar, Row, Value};
@@ -16,10 +16,7 @@ const TIMES: u32 = 10;
 pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
     let scratch = place.scratch(64 << 20)?;
     let session = Session::new(&scratch, scratch.work(), "start")?;
-    let mut ways = vec![Way::Native, Way::Ours(View::Transactional), Way::Ours(View::Live)];
-    if has_bubblewrap() {
-        ways.push(Way::Bubblewrap);
-    }
+    let ways = Way::all();
     let mut times: Vec<Samples> = ways.iter().map(|_| Samples::default()).collect();
     for round in 0..repetitions * TIMES {
         for (way, samples) in ways.iter().zip(&mut times) {
@@ -38,6 +35,9 @@ pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
             Way::Ours(View::Transactional) => Row::time("start and stop, over native", over, bar),
             Way::Ours(View::Live) => {
                 Row::time("start and stop, live view, over native", over, Bar::None)
+            }
+            Way::OverlayAlone => {
+                Row::time("start and stop, an overlay alone, over native", over, Bar::None)
             }
             _ => Row::time("start and stop, bubblewrap, over native", over, Bar::None),
         }

@@ -144,3 +144,23 @@ fn a_circle_made_outside_is_no_endless_path() {
     tell(&map, 7, "src", 2, true);
     assert_eq!(map.path(7).unwrap_err().raw_os_error(), Some(libc::ESTALE));
 }
+
+/// A worker serves one mount after the other.
+#[test]
+fn the_client_that_is_there_now_hears_of_crowds() {
+    let map = PathMap::new();
+    let heard: [Arc<AtomicUsize>; 2] = Default::default();
+    for (client, heard) in heard.iter().enumerate() {
+        let heard = Arc::clone(heard);
+        let count = move || {
+            heard.fetch_add(1, Ordering::Relaxed);
+        };
+        map.when_crowded(8, Box::new(count));
+        for inode in 2..9 {
+            tell(&map, ROOT, &format!("{client}-{inode}"), inode, false);
+        }
+        map.clear();
+    }
+    let heard = heard.map(|heard| heard.load(Ordering::Relaxed));
+    assert!(heard[0] > 0 && heard[0] == heard[1], "{heard:?}");
+}

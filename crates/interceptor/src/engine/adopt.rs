@@ -1,5 +1,6 @@
 //! Committing a staged tree: whole directories by one rename and one record each.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
@@ -42,6 +43,9 @@ impl StagedChange {
     }
 }
 
+/// Attributes of staged entries.
+pub(super) type Attributes = HashMap<RelPathBuf, Meta>;
+
 /// What an adoption did.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AdoptReport {
@@ -56,28 +60,42 @@ impl UndoEngine {
     /// of the working directory: then nothing is copied. On failure the changes made so far
     /// belong to the step, which can be aborted.
     pub fn adopt(&self, staging: &Path, changes: &[StagedChange]) -> Result<AdoptReport> {
+        let staging =
+            Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
+        self.workspace.tree.forget_dirs();
+        self.adopt_known(&staging, changes, &Attributes::new())
+    }
+
+    /// As [`UndoEngine::adopt`], by somebody who has looked at both trees just now. Attributes that
+    /// are known need not be those of the staged entries any more.
+    pub(super) fn adopt_known(
+        &self,
+        staging: &Tree,
+        changes: &[StagedChange],
+        known: &Attributes,
+    ) -> Result<AdoptReport> {
         if self.config.read_only {
             return Err(UndoError::ReadOnly);
         }
         let _changing = self.change_contents();
-        let staging =
-            Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
         loop {
             let safeguards = *self.safeguards.read();
             self.desk.wait_until_clear(&safeguards)?;
             let state = self.state.write();
             let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
             let id = step.id;
-            if let Some(&safeguard) = step.denied.get() {
-                return Err(UndoError::SafeguardDenied { step: id, safeguard });
+            if let Some(denial) = step.denied.get() {
+                return Err(denial.error(id));
             }
-            let allowed = self.sort_out(&state, &staging, changes)?;
-            match self.ask_about(&state, id, &staging, &allowed.0) {
-                Ok(()) => return self.adopt_allowed(&state, &staging, allowed),
+            let allowed = self.sort_out(&state, staging, changes)?;
+            match self.ask_about(&state, id, staging, &allowed.0) {
+                Ok(()) => return self.adopt_allowed(&state, staging, allowed, known),
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Ask(question)) => {
                     drop(state);
                     self.ask(id, question)?;
+                    // People take their time.
+                    self.workspace.tree.forget_dirs();
                 }
             }
         }
@@ -114,7 +132,10 @@ impl UndoEngine {
             StagedChange::Attributes { path, .. } => {
                 self.judge_path(path.as_path(), PathUse::Attributes, step)
             }
-            StagedChange::Place { path, staged } | StagedChange::Edit { path, staged } => {
+            StagedChange::Edit { path, .. } => {
+                self.judge_path(path.as_path(), PathUse::Write, step)
+            }
+            StagedChange::Place { path, staged } => {
                 let exists =
                     self.workspace.tree.stat(path.as_path()).map_err(UndoError::host)?.is_some();
                 let policy = &self.config.paths;
@@ -242,12 +263,12 @@ impl UndoEngine {
         state: &State,
         staging: &Tree,
         (changes, mut report): (Vec<&StagedChange>, AdoptReport),
+        known: &Attributes,
     ) -> Result<AdoptReport> {
         if changes.is_empty() {
             return Ok(report);
         }
         let recorder = self.recorder(state)?;
-        self.workspace.tree.forget_dirs();
         for change in changes {
             match change {
                 StagedChange::Remove { path } => {
@@ -259,7 +280,11 @@ impl UndoEngine {
                     report.placed += 1;
                 }
                 StagedChange::Attributes { path, staged } => {
-                    self.adopt_attributes(recorder, path.as_path(), staging, staged.as_path())?;
+                    let wanted = match known.get(staged) {
+                        Some(meta) => meta.clone(),
+                        None => attributes_of(staging, staged.as_path())?,
+                    };
+                    self.adopt_attributes(recorder, path.as_path(), wanted)?;
                 }
             }
         }
@@ -330,19 +355,12 @@ impl UndoEngine {
         &self,
         recorder: &Recorder,
         path: RelPath<'_>,
-        staging: &Tree,
-        staged: RelPath<'_>,
+        mut meta: Meta,
     ) -> Result<()> {
         let workspace = &self.workspace;
         let Some(found) = self.find_entry(path)? else {
             return Err(UndoError::host(Errno::NOENT.into()));
         };
-        let source = staging.owned_entry(staged).map_err(UndoError::host)?;
-        let wanted: Stamp = source
-            .stat()
-            .map_err(UndoError::host)?
-            .ok_or_else(|| UndoError::host(Errno::NOENT.into()))?;
-        let mut meta = Meta::read(&source, wanted, MetaScope::Full).map_err(UndoError::host)?;
         let present =
             Meta::read(&found.entry, found.stamp, MetaScope::Full).map_err(UndoError::host)?;
         if found.stamp.is_dir() && meta.differs_in_times_only(&present) {
@@ -354,7 +372,7 @@ impl UndoEngine {
             self.capture_attributes(recorder, path, &found)?;
         }
         workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
-        meta.apply(&found.entry).map_err(UndoError::host)
+        meta.apply_over(&found.entry, &found.stamp).map_err(UndoError::host)
     }
 
     pub(super) fn capture_attributes(
@@ -366,4 +384,13 @@ impl UndoEngine {
         let (at, wanted) = (At::Path(path), Wanted::Attributes);
         recorder.capture(&self.workspace, at, &found.entry, found.id, wanted)
     }
+}
+
+fn attributes_of(staging: &Tree, staged: RelPath<'_>) -> Result<Meta> {
+    let read = || -> io::Result<Meta> {
+        let entry = staging.owned_entry(staged)?;
+        let stamp = entry.stat()?.ok_or(Errno::NOENT)?;
+        Meta::read(&entry, stamp, MetaScope::Full)
+    };
+    read().map_err(UndoError::host)
 }

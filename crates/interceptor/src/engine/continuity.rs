@@ -234,6 +234,9 @@ impl<'j> Continuity<'j> {
     ) -> io::Result<()> {
         let made: Vec<NodeId> = self.sketch.made_dirs().collect();
         for node in made {
+            if self.entries.get(&node).is_some_and(|(left, _)| !left.is_dir()) {
+                continue;
+            }
             let Some(dir_path) = self.sketch.current_path(node) else { continue };
             let Ok(dir) = tree.owned_dir(dir_path.as_path()) else { continue };
             for name in dir.names()? {

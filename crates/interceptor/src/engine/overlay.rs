@@ -15,11 +15,12 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
-use super::adopt::{AdoptReport, StagedChange};
+use super::adopt::{AdoptReport, Attributes, StagedChange};
 use super::state::State;
 use crate::error::{Result, UndoError};
 use crate::host::{
     Dir, Entry, Meta, MetaScope, OverlayMarks, Stamp, Tree, descend, read_exact_at, remove_all,
+    walk_some,
 };
 
 /// A place for the upper layer of an overlay.
@@ -38,6 +39,9 @@ pub struct OverlayReport {
     /// Changed by somebody else since the overlay was made, and by the command. The command's
     /// version is there now; theirs is what undo brings back.
     pub changed_meanwhile: Vec<RelPathBuf>,
+    /// Directories that the command removed and that hold too much for all of it to be looked at:
+    /// whether somebody else has changed something in them since is not known.
+    pub not_examined: Vec<RelPathBuf>,
     /// Neither files, directories, symlinks, FIFOs nor sockets.
     pub refused: Vec<RelPathBuf>,
 }
@@ -54,11 +58,19 @@ pub(super) struct Staged {
 
 type Time = (i64, u32);
 
+/// How much of what goes with removed directories is looked at: what takes milliseconds.
+const EXAMINED: usize = 5_000;
+
 /// What an upper layer says.
-#[derive(Default)]
 struct Difference {
+    /// The time of the filesystem when the overlay was made.
+    since: Time,
     changes: Vec<StagedChange>,
+    /// Of what changes its attributes, those that programs in the overlay saw. Neither the
+    /// overlay's own marks nor what is moved out of a directory meanwhile shows in them.
+    attributes: Attributes,
     report: OverlayReport,
+    to_examine: usize,
     /// Directories that come as a whole.
     whole: Vec<(RelPathBuf, Entry<'static>)>,
     /// Something of the lower layer is not where it was: it may be anywhere, marks and all.
@@ -68,6 +80,12 @@ struct Difference {
 impl UndoEngine {
     /// Makes an empty upper layer. It is gone when the engine is opened again.
     pub fn stage(&self) -> Result<Staging> {
+        let mut state = self.state.write();
+        // A command may be there to make room.
+        self.with_reserve(&mut state, |_| self.try_stage()).map_err(|error| self.say_if_full(error))
+    }
+
+    fn try_stage(&self) -> Result<Staging> {
         let failed = || UndoError::io("making room for staged changes");
         let mut staged = self.staged.lock();
         staged.last += 1;
@@ -78,7 +96,10 @@ impl UndoEngine {
             std::fs::create_dir(path.join("work"))?;
             std::fs::create_dir(path.join("up"))
         };
-        make().map_err(failed())?;
+        make().map_err(|error| {
+            let _ = std::fs::remove_dir_all(&path);
+            failed()(error)
+        })?;
         let up = Dir::open(&path.join("up")).map_err(failed())?.entry(&b"."[..]).owned();
         // What the last command left must not look as if somebody had changed it since.
         let mut since = up.stat().map_err(failed())?.map_or((0, 0), |stamp| stamp.ctime);
@@ -113,13 +134,15 @@ impl UndoEngine {
         let up = path.join("up");
         let tree = Tree::open(&up).map_err(UndoError::io("opening staged changes"))?;
         self.workspace.tree.forget_dirs();
-        let Difference { changes, mut report, .. } = self.difference(&tree, since)?;
-        drop(tree);
+        let Difference { changes, attributes, mut report, .. } = self.difference(&tree, since)?;
         if !changes.is_empty() {
             let protected = std::mem::take(&mut report.adopted.protected);
-            report.adopted = self.adopt(&up, &changes).map_err(|error| self.say_if_full(error))?;
+            report.adopted = self
+                .adopt_known(&tree, &changes, &attributes)
+                .map_err(|error| self.say_if_full(error))?;
             report.adopted.protected.extend(protected);
         }
+        drop(tree);
         let mut staged = self.staged.lock();
         let now = stamp_of(&path).ok().map(|stamp| stamp.ctime);
         staged.adopted = self.clock_of(&path).ok().or(now);
@@ -149,24 +172,25 @@ impl UndoEngine {
         Ok(stamp_of(&staged.join("clock"))?.ctime)
     }
 
-    /// Reads the upper layer, and takes the overlay's own marks away from it.
+    /// Reads the upper layer, and takes the overlay's own marks away from what will be moved.
     fn difference(&self, up: &Tree, since: Time) -> Result<Difference> {
         let state = self.state.read();
-        let mut difference = Difference::default();
+        let mut difference = Difference::since(since);
         let mut merged = Vec::new();
-        let mut pending = vec![RelPath::ROOT.to_buf()];
-        while let Some(at) = pending.pop() {
-            let dir = up.owned_dir(at.as_path()).map_err(UndoError::host)?;
+        let root = up.owned_entry(RelPath::ROOT).map_err(UndoError::host)?;
+        let mut pending = vec![(RelPath::ROOT.to_buf(), seen_by_programs(&root)?)];
+        while let Some((at, meta)) = pending.pop() {
+            let dir = up.dir_to_list(at.as_path()).map_err(UndoError::host)?;
             let mut names = dir.names().map_err(UndoError::host)?;
             names.sort_unstable();
             for name in names {
                 let path = at.as_path().join(&name).map_err(|_| errno(Errno::INVAL))?;
                 let entry = dir.entry(name).owned();
-                if self.compare(path.as_path(), &entry, since, &mut difference)? {
-                    pending.push(path);
+                if let Some(meta) = self.compare(path.as_path(), &entry, &mut difference)? {
+                    pending.push((path, meta));
                 }
             }
-            merged.push(at);
+            merged.push((at, meta));
         }
         for (path, entry) in std::mem::take(&mut difference.whole) {
             let policy = &self.config.paths;
@@ -184,80 +208,105 @@ impl UndoEngine {
             .filter_map(|change| change.path().parent().map(RelPath::to_buf))
             .collect();
         // Those further in first: what is done in a directory changes its times.
-        for path in merged.into_iter().rev() {
-            let entry = up.owned_entry(path.as_path()).map_err(UndoError::host)?;
-            OverlayMarks::of(&entry)
-                .and_then(|marks| marks.strip(&entry))
-                .map_err(UndoError::host)?;
-            if worked_in.contains(&path) || self.differs(path.as_path(), &entry)? {
-                let staged = path.clone();
-                difference.changes.push(StagedChange::Attributes { path, staged });
+        for (path, meta) in merged.into_iter().rev() {
+            if worked_in.contains(&path) || self.differs(path.as_path(), &meta)? {
+                difference.change_attributes(path, meta);
             }
         }
         Ok(difference)
     }
 
-    /// Finds out what one entry of the upper layer means. `true`: it is a directory of both
-    /// layers, to be looked into.
+    /// Finds out what one entry of the upper layer means. Of a directory of both layers, which is
+    /// to be looked into, it returns the attributes.
     fn compare(
         &self,
         path: RelPath<'_>,
         entry: &Entry<'_>,
-        since: Time,
         into: &mut Difference,
-    ) -> Result<bool> {
-        let Some(stamp) = entry.stat().map_err(UndoError::host)? else { return Ok(false) };
+    ) -> Result<Option<Meta>> {
+        let Some(stamp) = entry.stat().map_err(UndoError::host)? else { return Ok(None) };
         let present = self.workspace.tree.stat(path).map_err(UndoError::host)?;
-        let is_newer = present.is_some_and(|present| !present.is_dir() && present.ctime >= since);
         if stamp.is_whiteout() {
             into.moved = true;
-            if present.is_some() {
+            if let Some(present) = present {
                 into.changes.push(StagedChange::Remove { path: path.to_buf() });
-                into.report.changed_meanwhile.extend(is_newer.then(|| path.to_buf()));
+                self.note_meanwhile(path, &present, into)?;
             }
-            return Ok(false);
+            return Ok(None);
         }
         if matches!(stamp.file_type(), FileType::CharacterDevice | FileType::BlockDevice) {
             into.report.refused.push(path.to_buf());
-            return Ok(false);
+            return Ok(None);
         }
         let marks = OverlayMarks::of(entry).map_err(UndoError::host)?;
         if stamp.is_dir() {
             let merges = present.is_some_and(|present| present.is_dir()) && !marks.opaque;
             if merges {
-                return Ok(true);
+                let xattrs = marks.seen(entry).map_err(UndoError::host)?;
+                return Ok(Some(Meta { stamp, scope: MetaScope::Full, xattrs }));
             }
             let parent = path.parent().unwrap_or(RelPath::ROOT);
             let parent = self.workspace.tree.stat(parent).map_err(UndoError::host)?;
             // It may have been there below, and somebody has removed it meanwhile.
-            let was_there = parent.is_none_or(|parent| parent.ctime >= since);
+            let was_there = parent.is_none_or(|parent| parent.ctime >= into.since);
             into.moved |= present.is_some() || marks.copied_up || was_there;
             into.whole.push((path.to_buf(), entry.clone().into_owned()));
         } else {
             marks.strip(entry).map_err(UndoError::host)?;
             into.moved |= present.is_some() && !(marks.copied_up && stamp.links == 1);
         }
-        let (path, staged) = (path.to_buf(), path.to_buf());
         // With a further name by now, it has to come along with that.
         if marks.copied_up
             && stamp.is_file()
             && stamp.links == 1
             && let Some(present) = present.filter(Stamp::is_file)
-            && self.has_same_content(path.as_path(), &present, entry, &stamp)?
+            && self.has_same_content(path, &present, entry, &stamp)?
         {
             // Opened for writing, or given other attributes: it stays the file it is.
-            if self.differs(path.as_path(), entry)? {
-                into.changes.push(StagedChange::Attributes { path, staged });
+            let meta = Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?;
+            if self.differs(path, &meta)? {
+                into.change_attributes(path.to_buf(), meta);
             }
-            return Ok(false);
+            return Ok(None);
         }
-        into.report.changed_meanwhile.extend(is_newer.then(|| path.clone()));
+        if let Some(present) = present {
+            self.note_meanwhile(path, &present, into)?;
+        }
         let is_edit = marks.copied_up && present.is_some_and(|present| present.is_file());
+        let (path, staged) = (path.to_buf(), path.to_buf());
         into.changes.push(match is_edit && stamp.is_file() {
             true => StagedChange::Edit { path, staged },
             false => StagedChange::Place { path, staged },
         });
-        Ok(false)
+        Ok(None)
+    }
+
+    /// Notes what somebody else has changed of an entry that goes, or in it.
+    fn note_meanwhile(
+        &self,
+        path: RelPath<'_>,
+        present: &Stamp,
+        into: &mut Difference,
+    ) -> Result<()> {
+        if !present.is_dir() {
+            into.report
+                .changed_meanwhile
+                .extend((present.ctime >= into.since).then(|| path.to_buf()));
+            return Ok(());
+        }
+        let dir = self.workspace.tree.owned_dir(path).map_err(UndoError::host)?;
+        let mut examined = 0;
+        let complete = walk_some(&dir, path, into.to_examine, &mut |below, stamp| {
+            examined += 1;
+            if !stamp.is_dir() && stamp.ctime >= into.since {
+                into.report.changed_meanwhile.push(below.to_buf());
+            }
+        });
+        into.to_examine -= examined;
+        if !complete.map_err(UndoError::host)? {
+            into.report.not_examined.push(path.to_buf());
+        }
+        Ok(())
     }
 
     /// Takes away what does not belong into a directory that comes as a whole: the overlay's
@@ -321,17 +370,16 @@ impl UndoEngine {
     }
 
     /// Whether an entry of both layers has other attributes in the upper one.
-    fn differs(&self, path: RelPath<'_>, staged: &Entry<'_>) -> Result<bool> {
-        let read = |entry: &Entry<'_>| -> io::Result<Option<Meta>> {
+    fn differs(&self, path: RelPath<'_>, staged: &Meta) -> Result<bool> {
+        let read = || -> io::Result<Option<Meta>> {
+            let entry = self.workspace.tree.owned_entry(path)?;
             let Some(stamp) = entry.stat()? else { return Ok(None) };
-            Meta::read(entry, stamp, MetaScope::Full).map(Some)
+            Meta::read(&entry, stamp, MetaScope::Full).map(Some)
         };
-        let present = self.workspace.tree.owned_entry(path).and_then(|entry| read(&entry));
-        let (present, staged) =
-            (present.map_err(UndoError::host)?, read(staged).map_err(UndoError::host)?);
-        let (Some(present), Some(staged)) = (present, staged) else { return Ok(false) };
-        let same_times = present.stamp.mtime == staged.stamp.mtime;
-        Ok(!same_times || !present.differs_in_times_only(&staged))
+        Ok(read().map_err(UndoError::host)?.is_some_and(|present| {
+            let same_times = present.stamp.mtime == staged.stamp.mtime;
+            !same_times || !present.differs_in_times_only(staged)
+        }))
     }
 
     fn has_same_content(
@@ -362,6 +410,36 @@ impl UndoEngine {
         };
         compare().map_err(UndoError::host)
     }
+}
+
+impl Difference {
+    fn since(since: Time) -> Self {
+        Self {
+            since,
+            changes: Vec::new(),
+            attributes: Attributes::new(),
+            report: OverlayReport::default(),
+            to_examine: EXAMINED,
+            whole: Vec::new(),
+            moved: false,
+        }
+    }
+
+    fn change_attributes(&mut self, path: RelPathBuf, meta: Meta) {
+        let staged = path.clone();
+        self.attributes.insert(staged.clone(), meta);
+        self.changes.push(StagedChange::Attributes { path, staged });
+    }
+}
+
+/// What an entry of the upper layer looks like in the overlay.
+fn seen_by_programs(entry: &Entry<'_>) -> Result<Meta> {
+    let read = || -> io::Result<Meta> {
+        let stamp = entry.stat()?.ok_or(Errno::NOENT)?;
+        let xattrs = OverlayMarks::of(entry)?.seen(entry)?;
+        Ok(Meta { stamp, scope: MetaScope::Full, xattrs })
+    };
+    read().map_err(UndoError::host)
 }
 
 fn errno(errno: Errno) -> UndoError {

@@ -101,6 +101,20 @@ impl ClosedEntry {
     }
 }
 
+/// A question that was answered with no.
+#[derive(Debug, Clone)]
+pub(super) struct Denial {
+    pub(super) safeguard: SafeguardId,
+    pub(super) asked: String,
+}
+
+impl Denial {
+    pub(super) fn error(&self, step: StepId) -> UndoError {
+        let Self { safeguard, asked } = self.clone();
+        UndoError::SafeguardDenied { step, safeguard, asked }
+    }
+}
+
 /// The step that mutations are attributed to.
 pub(super) struct OpenStep {
     pub(super) id: StepId,
@@ -118,7 +132,7 @@ pub(super) struct OpenStep {
     pub(super) last_activity_ms: AtomicU64,
     pub(super) safeguards: Mutex<StepSafeguards>,
     /// Set once a safeguard was denied: the step is undone and takes no more mutations.
-    pub(super) denied: OnceLock<SafeguardId>,
+    pub(super) denied: OnceLock<Denial>,
     pub(super) flagged: Mutex<BTreeSet<RelPathBuf>>,
     /// Names that undo would leave alone, given in this step to something that it would not.
     kept: RwLock<Vec<RelPathBuf>>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::invert::{Inversion, Inverted};
-use super::state::{ClosedEntry, Interrupted, OpenStep, State};
+use super::state::{ClosedEntry, Denial, Interrupted, OpenStep, State};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
@@ -41,7 +41,7 @@ pub enum ClosedStep {
     /// It changed nothing, and is not in the history.
     Empty(StepId),
     /// A safeguard was denied: everything it did has been taken back.
-    Denied { step: StepId, safeguard: SafeguardId },
+    Denied { step: StepId, safeguard: SafeguardId, asked: String },
     /// It was part of a transaction, which goes on.
     Joined(StepId),
 }
@@ -68,11 +68,12 @@ impl UndoEngine {
             let mut counters = state.counters.lock();
             let id = StepId(counters.next_step);
             counters.next_step = counters.next_step.saturating_add(1);
-            if state.disabled.is_none() {
-                self.save_counters(&counters)?;
-            }
             id
         };
+        if state.disabled.is_none() {
+            // A command may be there to make room.
+            self.with_reserve(&mut state, |state| self.save_counters(&state.counters.lock()))?;
+        }
         state.open = Some(OpenStep::new(id, request.kind, request.command, self.now()));
         Ok(id)
     }
@@ -228,9 +229,9 @@ impl UndoEngine {
     fn try_finish(&self, state: &mut State) -> Result<ClosedStep> {
         let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
         let id = step.id;
-        if let Some(&safeguard) = step.denied.get() {
+        if let Some(Denial { safeguard, asked }) = step.denied.get().cloned() {
             state.open = None;
-            return Ok(ClosedStep::Denied { step: id, safeguard });
+            return Ok(ClosedStep::Denied { step: id, safeguard, asked });
         }
         let Some(recorder) = step.recorder() else {
             state.open = None;
@@ -393,13 +394,13 @@ impl UndoEngine {
     }
 
     /// Undoes a step whose safeguard was denied; it takes no more mutations until it is closed.
-    pub(super) fn deny_open_step(&self, id: StepId, safeguard: SafeguardId) -> Result<()> {
+    pub(super) fn deny_open_step(&self, id: StepId, denial: Denial) -> Result<()> {
         let _changing = self.change_in_a_request();
         let mut state = self.state.write();
         let Some(step) = state.open.as_ref().filter(|step| step.id == id) else {
             return Ok(());
         };
-        let _ = step.denied.set(safeguard);
+        let _ = step.denied.set(denial);
         self.take_back_open(&mut state)
     }
 }

@@ -8,10 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use super::lend::{READ, SEARCH, WRITE, fd_path};
-use super::{Entry, Stamp};
-
-/// More than the kernel allows for a list of names or for a value.
-const XATTR_LIMIT: usize = 1 << 20;
+use super::{Entry, Stamp, xattr};
 
 pub(crate) type Xattrs = Vec<(ByteBuf, ByteBuf)>;
 
@@ -54,8 +51,13 @@ impl Meta {
         let Some(now) = entry.stat()? else {
             return Err(io::Error::from_raw_os_error(Errno::NOENT.raw_os_error()));
         };
+        self.apply_over(entry, &now)
+    }
+
+    /// As [`Meta::apply`], by somebody who has just looked at the entry.
+    pub(crate) fn apply_over(&self, entry: &Entry<'_>, now: &Stamp) -> io::Result<()> {
         if self.scope == MetaScope::Full {
-            self.apply_identity(entry, &now)?;
+            self.apply_identity(entry, now)?;
         }
         if now.mtime != self.stamp.mtime || self.scope == MetaScope::Full {
             set_mtime(entry, self.stamp.mtime)?;
@@ -104,29 +106,15 @@ fn set_mode(entry: &Entry<'_>, permissions: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// The entry's path through its directory's descriptor: only the last component can still be a
-/// symlink, and the `l…xattr` calls do not follow that one.
-pub(super) fn proc_path(entry: &Entry<'_>) -> Vec<u8> {
-    use std::os::fd::AsRawFd;
-    let mut path = format!("/proc/self/fd/{}/", entry.dir().as_raw_fd()).into_bytes();
-    path.extend_from_slice(entry.name());
-    path
-}
-
-fn unsupported(errno: Errno) -> bool {
-    matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS)
-}
-
 /// All attributes the kernel lists for the entry, sorted by name.
 fn read_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
-    let path = proc_path(entry);
-    entry.permitted_itself(READ, || list_xattrs(&path))
+    entry.permitted_itself(READ, || list_xattrs(entry))
 }
 
-fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
+fn list_xattrs(entry: &Entry<'_>) -> io::Result<Xattrs> {
     let mut xattrs = Xattrs::new();
-    for name in list_xattr_names(path)? {
-        if let Some(value) = read_xattr(path, &name)? {
+    for name in xattr::names(entry)? {
+        if let Some(value) = xattr::get(entry, &name)? {
             xattrs.push((ByteBuf::from(name), ByteBuf::from(value)));
         }
     }
@@ -134,64 +122,25 @@ fn list_xattrs(path: &[u8]) -> io::Result<Xattrs> {
     Ok(xattrs)
 }
 
-pub(super) fn list_xattr_names(path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    let mut names = vec![0_u8; 256];
-    let length = loop {
-        match rustix::fs::llistxattr(path, &mut names[..]) {
-            Ok(length) => break length,
-            Err(Errno::RANGE) if names.len() < XATTR_LIMIT => {
-                names.resize(names.len() * 4, 0);
-            }
-            Err(errno) if unsupported(errno) => return Ok(Vec::new()),
-            Err(errno) => return Err(errno.into()),
-        }
-    };
-    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    Ok(names.map(<[u8]>::to_vec).collect())
-}
-
-pub(super) fn read_xattr(path: &[u8], name: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let mut value = vec![0_u8; 256];
-    loop {
-        match rustix::fs::lgetxattr(path, name, &mut value[..]) {
-            Ok(length) => {
-                value.truncate(length);
-                return Ok(Some(value));
-            }
-            Err(Errno::RANGE) if value.len() < XATTR_LIMIT => {
-                value.resize(value.len() * 4, 0);
-            }
-            Err(Errno::NODATA) => return Ok(None),
-            Err(errno) if unsupported(errno) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        }
-    }
-}
-
 fn apply_xattrs(entry: &Entry<'_>, wanted: &Xattrs) -> io::Result<()> {
     let present = read_xattrs(entry)?;
     if present == *wanted {
         return Ok(());
     }
-    let path = proc_path(entry);
-    entry.permitted_itself(READ | WRITE, || replace_xattrs(&path, wanted))
+    entry.permitted_itself(READ | WRITE, || replace_xattrs(entry, wanted))
 }
 
 /// Whatever a refused attempt has done already, the next one finds done.
-fn replace_xattrs(path: &[u8], wanted: &Xattrs) -> io::Result<()> {
-    let present = list_xattrs(path)?;
+fn replace_xattrs(entry: &Entry<'_>, wanted: &Xattrs) -> io::Result<()> {
+    let present = list_xattrs(entry)?;
     for (name, _) in &present {
         if !wanted.iter().any(|(kept, _)| kept == name) {
-            match rustix::fs::lremovexattr(path, name.as_slice()) {
-                Ok(()) | Err(Errno::NODATA) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+            xattr::remove(entry, name)?;
         }
     }
     for pair in wanted {
         if !present.contains(pair) {
-            let flags = rustix::fs::XattrFlags::empty();
-            rustix::fs::lsetxattr(path, pair.0.as_slice(), &pair.1, flags)?;
+            xattr::set(entry, &pair.0, &pair.1)?;
         }
     }
     Ok(())

@@ -12,6 +12,7 @@ mod overlay;
 mod stamp;
 mod tree;
 mod walk;
+mod xattr;
 
 pub(crate) use crate::file_id::FileId;
 pub(crate) use content::{

@@ -3,11 +3,11 @@
 use std::io;
 
 use rustix::fs::FileType;
-use rustix::io::Errno;
+use serde_bytes::ByteBuf;
 
 use super::lend::{READ, WRITE};
-use super::metadata::{list_xattr_names, proc_path, read_xattr};
-use super::{Entry, Stamp};
+use super::metadata::Xattrs;
+use super::{Entry, Stamp, xattr};
 
 /// Attributes of the overlay itself.
 const PREFIX: &[u8] = b"user.overlay.";
@@ -25,18 +25,22 @@ pub(crate) struct OverlayMarks {
     pub(crate) copied_up: bool,
     /// The attributes that say so, and those that programs have set and that look like them.
     names: Vec<Vec<u8>>,
+    /// All other attributes.
+    others: Vec<Vec<u8>>,
 }
 
 impl OverlayMarks {
     pub(crate) fn of(entry: &Entry<'_>) -> io::Result<Self> {
-        let path = proc_path(entry);
-        let names = entry.permitted_itself(READ, || list_xattr_names(&path))?;
+        let names = entry.permitted_itself(READ, || xattr::names(entry))?;
         let mut marks = Self::default();
         for name in names {
-            let Some(mark) = name.strip_prefix(PREFIX) else { continue };
+            let Some(mark) = name.strip_prefix(PREFIX) else {
+                marks.others.push(name);
+                continue;
+            };
             match mark {
                 b"opaque" => {
-                    let value = entry.permitted_itself(READ, || read_xattr(&path, &name))?;
+                    let value = entry.permitted_itself(READ, || xattr::get(entry, &name))?;
                     marks.opaque = value.as_deref() == Some(b"y");
                 }
                 b"impure" => marks.impure = true,
@@ -53,26 +57,39 @@ impl OverlayMarks {
         if self.names.is_empty() {
             return Ok(());
         }
-        let path = proc_path(entry);
         entry.permitted_itself(READ | WRITE, || {
-            let mut meant = Vec::new();
-            for name in self.names.iter().filter(|name| name.starts_with(ESCAPED)) {
-                if let Some(value) = read_xattr(&path, name)? {
-                    meant.push(([PREFIX, &name[ESCAPED.len()..]].concat(), value));
-                }
-            }
+            let meant = self.meant(entry)?;
             for name in &self.names {
-                match rustix::fs::lremovexattr(&path, name.as_slice()) {
-                    Ok(()) | Err(Errno::NODATA) => {}
-                    Err(errno) => return Err(errno.into()),
+                xattr::remove(entry, name)?;
+            }
+            meant.iter().try_for_each(|(name, value)| xattr::set(entry, name, value))
+        })
+    }
+
+    /// The attributes that programs in the overlay see.
+    pub(crate) fn seen(&self, entry: &Entry<'_>) -> io::Result<Xattrs> {
+        entry.permitted_itself(READ, || {
+            let mut seen = self.meant(entry)?;
+            for name in &self.others {
+                if let Some(value) = xattr::get(entry, name)? {
+                    seen.push((ByteBuf::from(name.clone()), ByteBuf::from(value)));
                 }
             }
-            for (name, value) in &meant {
-                let flags = rustix::fs::XattrFlags::empty();
-                rustix::fs::lsetxattr(&path, name.as_slice(), value, flags)?;
-            }
-            Ok(())
+            seen.sort();
+            Ok(seen)
         })
+    }
+
+    /// Those that look like the overlay's own, under their right names.
+    fn meant(&self, entry: &Entry<'_>) -> io::Result<Xattrs> {
+        let mut meant = Xattrs::new();
+        for name in self.names.iter().filter(|name| name.starts_with(ESCAPED)) {
+            if let Some(value) = xattr::get(entry, name)? {
+                let right = [PREFIX, &name[ESCAPED.len()..]].concat();
+                meant.push((ByteBuf::from(right), ByteBuf::from(value)));
+            }
+        }
+        Ok(meant)
     }
 }
 

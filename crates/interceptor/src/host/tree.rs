@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_common::RelPath;
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::lend::{LIST, Need, is_refusal, lend};
@@ -20,6 +20,9 @@ use super::{Entry, FileId, Stamp};
 
 /// Directory descriptors kept open between operations; beyond this the cache starts afresh.
 const CACHED_DIRS: usize = 512;
+
+/// Bytes of a directory that are read at once.
+const LISTED_AT_ONCE: usize = 32 << 10;
 
 /// Fewer are not worth another thread.
 const STATS_PER_THREAD: usize = 512;
@@ -32,6 +35,8 @@ const PATH_STRETCH: usize = 3072;
 pub(crate) struct Dir {
     fd: OwnedFd,
     pub(crate) id: FileId,
+    /// It was opened to be listed, not only to be worked in.
+    lists: bool,
 }
 
 impl Dir {
@@ -43,7 +48,7 @@ impl Dir {
 
     pub(super) fn from_fd(fd: OwnedFd) -> io::Result<Arc<Self>> {
         let id = FileId::of(&fd)?;
-        Ok(Arc::new(Self { fd, id }))
+        Ok(Arc::new(Self { fd, id, lists: false }))
     }
 
     pub(crate) fn entry<'a>(self: &Arc<Self>, name: impl Into<Cow<'a, [u8]>>) -> Entry<'a> {
@@ -57,19 +62,15 @@ impl Dir {
 
     /// As [`Dir::names`], with what each is, as far as the filesystem says so.
     pub(crate) fn listing(&self) -> io::Result<Vec<(Vec<u8>, FileType)>> {
+        if self.lists {
+            rustix::fs::seek(&self.fd, SeekFrom::Start(0))?;
+            return read_listing(&self.fd);
+        }
         let listing = self.open_listing().or_else(|error| match is_refusal(&error) {
             true => lend(&[Need::of(self.as_fd(), LIST)], &mut || self.open_listing()),
             false => Err(error),
         })?;
-        let mut entries = Vec::new();
-        for entry in rustix::fs::Dir::new(listing)? {
-            let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                entries.push((name.to_vec(), entry.file_type()));
-            }
-        }
-        Ok(entries)
+        read_listing(listing)
     }
 
     fn open_listing(&self) -> io::Result<OwnedFd> {
@@ -95,6 +96,20 @@ impl Dir {
         }
         Ok(Some(names))
     }
+}
+
+fn read_listing(dir: impl AsFd) -> io::Result<Vec<(Vec<u8>, FileType)>> {
+    let mut buffer = Vec::with_capacity(LISTED_AT_ONCE);
+    let mut listing = rustix::fs::RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut entries = Vec::new();
+    while let Some(entry) = listing.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            entries.push((name.to_vec(), entry.file_type()));
+        }
+    }
+    Ok(entries)
 }
 
 impl AsFd for Dir {
@@ -159,15 +174,20 @@ impl Tree {
         }
         let generation = self.generation();
         let dir = open_beneath(&self.root, path)?;
+        self.keep(path, &dir, generation);
+        Ok(dir)
+    }
+
+    /// Remembers a directory that was opened at a time of this generation.
+    fn keep(&self, path: RelPath<'_>, dir: &Arc<Dir>, generation: u64) {
         let mut cache = self.cache.lock();
         if self.generation() != generation {
-            return Ok(dir); // may be on its way out
+            return; // may be on its way out
         }
         if cache.len() >= CACHED_DIRS {
             cache.clear();
         }
-        cache.insert(path.as_bytes().into(), Arc::clone(&dir));
-        Ok(dir)
+        cache.insert(path.as_bytes().into(), Arc::clone(dir));
     }
 
     /// Whether `dir` is still what has the name `path`: somebody outside may have renamed it.
@@ -204,6 +224,22 @@ impl Tree {
         }
     }
 
+    /// As [`Tree::owned_dir`], to be listed, in a tree that no other thread uses.
+    pub(crate) fn dir_to_list(&self, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let name = if path.is_root() { b"." } else { path.as_bytes() };
+        let generation = self.generation();
+        match openat_beneath(self.root.as_fd(), name, flags) {
+            Ok(fd) => {
+                let dir = Arc::new(Dir { id: FileId::of(&fd)?, fd, lists: true });
+                self.keep(path, &dir, generation);
+                Ok(dir)
+            }
+            Err(Errno::ACCESS | Errno::NAMETOOLONG) => self.owned_dir(path),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// As [`Tree::entry`], for what the engine does of its own accord.
     pub(crate) fn owned_entry<'a>(&self, path: RelPath<'a>) -> io::Result<Entry<'a>> {
         match self.entry(path) {
@@ -228,7 +264,11 @@ impl Tree {
         path: impl Fn(&T) -> RelPath<'_> + Sync,
     ) -> io::Result<Vec<Option<Stamp>>> {
         let stat = |items: &[T]| items.iter().map(|item| self.stat(path(item))).collect();
-        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        // Asking how many there are takes longer than looking at a few paths.
+        let threads = match items.len() > STATS_PER_THREAD {
+            true => std::thread::available_parallelism().map_or(1, NonZero::get),
+            false => 1,
+        };
         let share = items.len().div_ceil(threads).max(STATS_PER_THREAD);
         let mut shares = items.chunks(share);
         let first = shares.next().unwrap_or_default();
@@ -285,6 +325,10 @@ pub(super) fn open_beneath(from: &Arc<Dir>, path: RelPath<'_>) -> io::Result<Arc
 
 pub(super) fn open_dir_at(dir: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    openat_beneath(dir, path, flags)
+}
+
+fn openat_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {
         match rustix::fs::openat2(dir, path, flags, Mode::empty(), resolve) {

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::UndoEngine;
 use super::safeguard::{Question, SafeguardDesk};
-use super::state::{OpenStep, State};
+use super::state::{Denial, OpenStep, State};
 use crate::capture::{Span, Wanted};
 use crate::clock::timestamp;
 use crate::error::{Result, UndoError};
@@ -80,8 +80,8 @@ impl WriteInterceptor for UndoEngine {
                 continue;
             };
             let id = step.id;
-            if let Some(&safeguard) = step.denied.get() {
-                return Err(UndoError::SafeguardDenied { step: id, safeguard });
+            if let Some(denial) = step.denied.get() {
+                return Err(denial.error(id));
             }
             match self.attempt(gate, mutation) {
                 Ok(permit) => return Ok(permit),
@@ -129,7 +129,7 @@ impl UndoEngine {
         let Some(request) = self.desk.open(step, question) else {
             return Ok(()); // somebody else asked first: wait for their answer, then look again
         };
-        let safeguard = request.id;
+        let denial = Denial { safeguard: request.id, asked: request.message.clone() };
         let _closing = CloseOnDrop(&self.desk);
         self.config.events.event(EngineEvent::SafeguardTriggered(request));
         let timeout = self.safeguards.read().timeout;
@@ -141,9 +141,10 @@ impl UndoEngine {
                 }
                 Ok(())
             }
-            SafeguardDecision::Deny => self
-                .deny_open_step(step, safeguard)
-                .and(Err(UndoError::SafeguardDenied { step, safeguard })),
+            SafeguardDecision::Deny => {
+                let error = denial.error(step);
+                self.deny_open_step(step, denial).and(Err(error))
+            }
         }
     }
 

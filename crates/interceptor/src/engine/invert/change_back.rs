@@ -58,7 +58,11 @@ impl Inversion<'_> {
             // Writing moved the time; if this preimage does not set it, an earlier one will.
         }
         if let Some(meta) = meta {
-            meta.apply(&entry).map_err(UndoError::host)?;
+            match content {
+                Some(_) => meta.apply(&entry),
+                None => meta.apply_over(&entry, &stamp),
+            }
+            .map_err(UndoError::host)?;
         }
         self.report.restored += 1;
         Ok(())

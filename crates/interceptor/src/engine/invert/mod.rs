@@ -127,7 +127,11 @@ impl<'a> Inversion<'a> {
     pub(super) fn run(mut self) -> Result<Inverted> {
         let damaged = |error: io::Error| UndoError::Corrupt(error.to_string());
         let marks = Marks::read(&self.journal).map_err(damaged)?;
-        self.workspace.tree.forget_dirs();
+        if self.recorder.is_none() {
+            // Who undoes or redoes has looked at the directories just now.
+            self.workspace.tree.forget_dirs();
+        }
+        let generation = self.workspace.tree.generation();
         // Taken out so that records can borrow from it while `self` changes.
         let journal = std::mem::replace(&mut self.journal, JournalReader::empty());
         let first =
@@ -147,7 +151,9 @@ impl<'a> Inversion<'a> {
             }
             self.invert(index, &record, &marks)?;
         }
-        self.workspace.tree.forget_dirs();
+        if self.workspace.tree.generation() != generation {
+            self.workspace.tree.forget_dirs();
+        }
         self.report.skip = self.treatment.skip;
         Ok(self.report)
     }

@@ -94,7 +94,9 @@ impl Inversion<'_> {
         let Some(found) = self.find(path)? else {
             return Ok(());
         };
-        self.workspace.tree.forget_dirs();
+        if found.stamp.is_dir() {
+            self.workspace.tree.forget_dirs();
+        }
         if self.recorder.is_some() {
             if found.stamp.is_dir() && self.holds_skipped(path) {
                 self.leave(path);
