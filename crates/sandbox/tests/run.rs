@@ -54,7 +54,10 @@ fn a_destroyed_repository_comes_back() {
     let after = person.snapshot();
     assert!(person.ok(&["undo"]).starts_with("undone: step 1"));
     assert_tree_eq(&before, &person.snapshot());
-    sh("git fsck --strict && test -z \"$(git --no-optional-locks status --porcelain)\"", &person.project());
+    sh(
+        "git fsck --strict && test -z \"$(git --no-optional-locks status --porcelain)\"",
+        &person.project(),
+    );
     person.ok(&["redo"]);
     assert_tree_eq(&after, &person.snapshot());
     person.ok(&["undo"]);

@@ -6,6 +6,7 @@ use codeagent_common::{ResourceLimits, SafeguardConfig};
 use codeagent_namespace::{Limits, View};
 use serde::{Deserialize, Serialize};
 
+use crate::classify::Lists;
 use crate::executor::IsolationChoice;
 use crate::policy::PathRules;
 
@@ -31,6 +32,8 @@ pub struct SessionOptions {
     pub limits: ResourceLimits,
     pub safeguards: SafeguardConfig,
     pub rules: PathRules,
+    /// What command lines are taken for, in events.
+    pub lists: Lists,
     /// Survive power loss, at a price.
     pub durable: bool,
     /// Leave paths that `.gitignore` names out of undo.
@@ -59,6 +62,7 @@ impl SessionOptions {
             limits: ResourceLimits::default(),
             safeguards: SafeguardConfig::default(),
             rules: PathRules::default(),
+            lists: Lists::default(),
             durable: false,
             gitignore: false,
             watch: false,
