@@ -31,13 +31,13 @@ fn a_shell_has_a_terminal_with_job_control_and_is_one_step() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let script = b"stty size; tty\nsleep 100 & jobs\nkill %1; wait\necho new > file\nexit 5\n";
+    let script = b"stty size; tty\nsleep 1 & jobs\nwait\necho new > file\nexit 5\n";
     child.stdin.take().unwrap().write_all(script).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(5), "{said}");
     assert!(said.contains("31 97") && said.contains("/dev/pts/"), "{said}");
-    assert!(said.contains("sleep 100") && said.contains("step 1"), "{said}");
+    assert!(said.contains("sleep 1") && said.contains("step 1"), "{said}");
     assert_eq!(person.read("file"), "new\n");
     person.ok(&["undo"]);
     assert_tree_eq(&before, &person.snapshot());
