@@ -63,6 +63,7 @@ pub fn converse(
         id: None,
         input: Vec::new(),
         input_ends: false,
+        is_cancelled: false,
     };
     loop {
         // However much it says: its time passes.
@@ -108,6 +109,8 @@ struct Talk {
     /// Not sent yet.
     input: Vec<u8>,
     input_ends: bool,
+    /// Before it began.
+    is_cancelled: bool,
 }
 
 impl Talk {
@@ -116,7 +119,10 @@ impl Talk {
             self.id = Some(self.host.exec(exec, Attribution::Background, Instant::now())?);
             self.feed()?;
         }
-        Ok(())
+        match self.id {
+            Some(id) if self.is_cancelled => self.host.cancel(id, Instant::now()),
+            _ => Ok(()),
+        }
     }
 
     fn take(&mut self, order: Order) -> Result<(), ControlError> {
@@ -125,8 +131,10 @@ impl Talk {
             self.input_ends |= eof;
             return self.feed();
         }
-        // Before it has begun there is nothing to end; the caller drops the sandbox.
-        let Some(id) = self.id else { return Ok(()) };
+        let Some(id) = self.id else {
+            self.is_cancelled |= matches!(order, Order::Cancel);
+            return Ok(());
+        };
         match order {
             Order::Resize(size) => self.host.resize(id, size),
             Order::Signal(signal) => self.host.signal(id, signal),

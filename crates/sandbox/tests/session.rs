@@ -14,6 +14,7 @@ use codeagent_common::{ErrorCode, SafeguardDecision};
 use codeagent_control::Cause;
 use codeagent_interceptor::{ClosedStep, OnConflict};
 use codeagent_sandbox::SandboxError;
+use codeagent_sandbox::classify::Class;
 use codeagent_sandbox::executor::{Isolation, IsolationChoice};
 use codeagent_sandbox::session::{
     Access, Asker, CommandReport, CommandRequest, Event, FileChange, FolderOptions, Question,
@@ -348,4 +349,43 @@ fn the_difference_of_a_step_can_be_asked_for() {
     let diffs = office.session.diff(None, report.directories[0].step.unwrap()).unwrap();
     let texts = serde_json::to_string(&diffs).unwrap();
     assert!(texts.contains("-a") && texts.contains("+new") && texts.contains("d/3"), "{texts}");
+}
+
+#[test]
+fn a_line_that_nobody_means_well_with_is_refused_if_that_is_wanted() {
+    let office = Office::new();
+    let mut request = CommandRequest::shell("echo x > x; :(){ :|:& };:");
+    request.is_checked = true;
+    let refused = office.session.exec(&request, |_, _| {});
+    assert!(matches!(refused, Err(SandboxError::Refused { .. })), "{refused:?}");
+    assert!(!office.workspace.path("x").exists() && office.session.running().is_empty());
+    let started = office.event("started", |event| matches!(event, Event::CommandStarted { .. }));
+    assert!(matches!(started, Event::CommandStarted { class: Class::Write, .. }), "{started:?}");
+}
+
+#[test]
+fn a_session_that_stops_ends_its_commands_and_keeps_what_they_did() {
+    if !can_use_fuse() {
+        let test = "a_session_that_stops_ends_its_commands_and_keeps_what_they_did";
+        return skip(test, "/dev/fuse cannot be used");
+    }
+    let office = Office::new();
+    let mut request = CommandRequest::shell("echo up > up; sleep 4325.25");
+    request.background = true;
+    let background = office.session.spawn(request, |_, _| {}).unwrap();
+    eventually("its change is seen", || office.workspace.path("up").exists());
+    let script = "echo x > x; echo says; sleep 4325.25";
+    let (says, heard) = channel();
+    let said = move |_, _: &[u8]| {
+        let _ = says.send(()); // only the first time does somebody wait
+    };
+    let other = office.session.spawn(CommandRequest::shell(script), said).unwrap();
+    heard.recv_timeout(Duration::from_secs(20)).unwrap();
+    office.session.stop().unwrap();
+    assert!(processes_that_name("4325.25").is_empty());
+    assert_eq!(background.wait().unwrap().cause, Cause::Cancelled);
+    assert_eq!(other.wait().unwrap().cause, Cause::Cancelled);
+    office.session.start().unwrap();
+    assert!(office.workspace.path("up").exists() && office.workspace.path("x").exists());
+    assert_eq!(office.session.history(None).unwrap().len(), 2);
 }

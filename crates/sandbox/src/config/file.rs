@@ -89,7 +89,7 @@ fn set<T>(target: &mut T, value: Option<T>) {
 impl FileConfig {
     /// As the user wants it.
     pub fn apply(self, options: &mut SessionOptions) {
-        let Self { sandbox, undo, safeguards, protected, commands, classify: _, agent } = self;
+        let Self { sandbox, undo, safeguards, protected, commands, classify, agent } = self;
         set(&mut options.isolation, sandbox.isolation);
         set(&mut options.view, sandbox.view);
         set(&mut options.network, sandbox.network);
@@ -115,6 +115,7 @@ impl FileConfig {
         limits.processes = commands.max_processes.or(limits.processes);
         limits.open_files = commands.max_open_files.or(limits.open_files);
         limits.file_bytes = commands.max_file_bytes.or(limits.file_bytes);
+        options.lists = classify;
         options.toolchains.extend(commands.toolchains);
         options.readable.extend(commands.readable);
         options.agent = agent.command.or(options.agent.take());

@@ -7,7 +7,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::classify::Lists;
 use crate::error::{Result, SandboxError};
 use crate::places;
 use crate::session::{Access, SessionOptions};
@@ -94,11 +93,6 @@ impl FileConfig {
                 hint: "docs/configuration.md lists what can be set".into(),
             }
         })
-    }
-
-    /// What commands are taken for.
-    pub fn lists(&self) -> Lists {
-        self.classify.clone()
     }
 }
 

@@ -16,11 +16,15 @@ use serde::Serialize;
 
 use super::event::Event;
 use super::{Active, Session};
+use crate::classify;
 use crate::error::{Result, SandboxError};
 use crate::executor::{Isolation, Ran, Work};
 
 /// How long a command waits for the one before it.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A command that waited for its turn has not heard that it is to end.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The way to give a command orders while it runs.
 pub(crate) type Orders = Sender<Order>;
@@ -42,6 +46,8 @@ pub struct CommandRequest {
     pub timeout: Option<Duration>,
     /// As the session has it, if not given.
     pub view: Option<View>,
+    /// Refuse a line that nobody means well with, or that cannot work in a sandbox, before it runs.
+    pub is_checked: bool,
     /// Others run meanwhile: in the live view, its changes are ambient steps.
     pub background: bool,
 }
@@ -57,6 +63,7 @@ impl CommandRequest {
             takes_input: false,
             timeout: None,
             view: None,
+            is_checked: false,
             background: false,
         }
     }
@@ -248,9 +255,14 @@ impl Session {
         self.order(command, Order::Cancel)
     }
 
-    pub(crate) fn cancel_all(&self) {
-        for orders in self.running.lock().values() {
-            let _ = orders.send(Order::Cancel); // it has just ended
+    /// Cancels all commands, and waits until none is left.
+    pub(crate) fn end_commands(&self) {
+        let mut running = self.running.lock();
+        while !running.is_empty() {
+            for orders in running.values() {
+                let _ = orders.send(Order::Cancel); // it has just ended
+            }
+            self.ended.wait_for(&mut running, ASK_AGAIN);
         }
     }
 
@@ -276,12 +288,18 @@ impl Session {
         output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<CommandReport> {
         let line = request.label();
-        self.bus.tell(&Event::CommandStarted { command: id, line });
+        let class = self.classifier.classify(&line);
+        let refused = request.is_checked.then(|| classify::refuse(&line)).flatten();
+        self.bus.tell(&Event::CommandStarted { command: id, line, class });
         let ran = self.active().and_then(|active| {
+            if let Some(reason) = refused {
+                return Err(SandboxError::Refused { reason });
+            }
             let ran = self.run_in(&active, request, orders, output)?;
             report(id, &active, ran)
         });
         self.running.lock().remove(&id);
+        self.ended.notify_all();
         let (exit_code, steps) = match &ran {
             Ok(report) => (
                 Some(report.exit_code),

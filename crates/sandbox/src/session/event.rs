@@ -9,6 +9,7 @@ use codeagent_interceptor::{ClosedStep, RecoveryReport};
 use parking_lot::RwLock;
 use serde::Serialize;
 
+use crate::classify::Class;
 use crate::executor::Isolation;
 
 /// `directory` is the label of the working directory it happened in.
@@ -30,6 +31,8 @@ pub enum Event {
     CommandStarted {
         command: u64,
         line: String,
+        /// What it probably does.
+        class: Class,
     },
     CommandEnded {
         command: u64,

@@ -24,13 +24,6 @@ impl Lane {
         *taken = true;
         Some(Turn(self))
     }
-
-    pub(crate) fn wait_until_free(&self) {
-        let mut taken = self.taken.lock();
-        while *taken {
-            self.free.wait(&mut taken);
-        }
-    }
 }
 
 /// Ends when it is dropped.

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use codeagent_common::RelPathBuf;
 use codeagent_namespace::{Keep, Network, Policy, ViewChoice};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 pub use ask::{AnsweredElsewhere, Asker, DenyAll, Question};
 pub use commands::{CommandReport, CommandRequest, Directory, Running};
@@ -36,6 +36,7 @@ pub use files::FileChange;
 pub use options::{Access, FolderInfo, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions};
 pub use status::{FolderStatus, SessionStatus, State};
 
+use crate::classify::Classifier;
 use crate::error::{Result, SandboxError};
 use crate::executor::{Chosen, Executor, Isolation, choose};
 use crate::places;
@@ -54,7 +55,10 @@ pub struct Session {
     active: RwLock<Option<Arc<Active>>>,
     /// Commands that have not ended, with the way to give them orders.
     running: Mutex<HashMap<u64, Orders>>,
+    /// One of them has ended.
+    ended: Condvar,
     next_command: AtomicU64,
+    classifier: Classifier,
 }
 
 struct SharedAskerBox(SharedAsker);
@@ -91,11 +95,13 @@ impl Session {
         }
         let asker: Arc<dyn Asker> = Arc::new(DenyAll);
         Ok(Arc::new(Self {
+            classifier: Classifier::new(&options.lists),
             options,
             bus: Bus::default(),
             asker: SharedAskerBox(Arc::new(RwLock::new(asker))),
             active: RwLock::new(None),
             running: Mutex::default(),
+            ended: Condvar::new(),
             next_command: AtomicU64::new(1),
         }))
     }
@@ -180,9 +186,8 @@ impl Session {
 
     /// Ends all commands and the workers. An open transaction is taken back.
     pub fn stop(&self) -> Result<()> {
-        self.cancel_all();
         let active = self.active.write().take().ok_or(SandboxError::NotRunning)?;
-        active.lane.wait_until_free();
+        self.end_commands();
         if active.in_transaction.load(std::sync::atomic::Ordering::SeqCst) {
             active.roll_back()?;
         }

@@ -8,6 +8,7 @@ use codeagent_common::{
 use codeagent_namespace::{Limits, View};
 use serde::{Deserialize, Serialize};
 
+use crate::classify::Lists;
 use crate::executor::IsolationChoice;
 use crate::policy::PathRules;
 
@@ -37,6 +38,8 @@ pub struct SessionOptions {
     pub symlinks: SymlinkPolicy,
     /// The coding agent that frontends can give something to do; the prompt is its last argument.
     pub agent: Option<Vec<String>>,
+    /// What command lines are taken for, in events.
+    pub lists: Lists,
     /// Survive power loss, at a price.
     pub durable: bool,
     /// Leave paths that `.gitignore` names out of undo.
@@ -68,6 +71,7 @@ impl SessionOptions {
             external_modifications: ExternalModificationPolicy::default(),
             symlinks: SymlinkPolicy::default(),
             agent: None,
+            lists: Lists::default(),
             durable: false,
             gitignore: false,
             watch: false,

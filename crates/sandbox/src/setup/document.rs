@@ -2,7 +2,7 @@
 //! included.
 
 use jsonc_parser::ParseOptions;
-use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
+use jsonc_parser::cst::{CstInputValue, CstNode, CstObject, CstRootNode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ fn apply_json(text: &str, edits: &[Edit]) -> Result<(String, Vec<Inverse>), Stri
                     .array_value_or_create(key)
                     .ok_or_else(|| format!("{} is no list", at.join(".")))?;
                 let known: Vec<Value> =
-                    array.elements().iter().filter_map(|node| node.to_serde_value()).collect();
+                    array.elements().iter().filter_map(CstNode::to_serde_value).collect();
                 let new: Vec<String> = values
                     .iter()
                     .filter(|value| !known.contains(&Value::from(value.as_str())))

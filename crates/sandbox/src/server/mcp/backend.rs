@@ -21,7 +21,7 @@ use codeagent_tools::{Folder, WritePlan};
 
 use super::end_mark::EndMark;
 use crate::server::desk::{
-    Desk, check_line, failure, isolation, not_undoable, open, refused_paths, steps, summary,
+    Desk, failure, isolation, not_undoable, open, refused_paths, steps, summary,
     warnings,
 };
 use crate::server::hub::{Heard, Hub, Role};
@@ -124,7 +124,6 @@ impl Backend for Agents {
 
     fn bash(&self, request: &BashRequest, call: &Call) -> Outcome<BashEnd> {
         let (session, folder) = self.directory(None)?;
-        check_line(&request.command)?;
         let mut mark = EndMark::new();
         let script = mark.script();
         let words = [shell(), "-c", &script, "bash", &request.command];
@@ -133,6 +132,7 @@ impl Backend for Agents {
         command.cwd = Some(beginning(request.cwd.as_deref(), &session, &folder));
         command.timeout = request.timeout_ms.map(Duration::from_millis);
         command.background = request.background;
+        command.is_checked = true;
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         let asked = (&RequestId::Text(format!("mcp-{number}")), &call.cancel);
         let report = self.with_questions(call, || {
