@@ -406,7 +406,7 @@ fn step_ids_are_never_used_twice() {
 fn what_arrives_after_the_last_step_is_refused_and_not_lost_later() {
     let bench = Bench::new(fixtures::small_tree);
     bench.applier().write("small.txt", 0, b"ambient").unwrap();
-    let closed = bench.engine.retire().unwrap();
+    let closed = bench.engine.retire(None).unwrap();
     assert!(matches!(closed, Some(ClosedStep::Recorded { .. })), "{closed:?}");
     let after = bench.snapshot();
     let refused = bench.applier().write("small.txt", 0, b"too late");

@@ -122,6 +122,14 @@ impl Outbox {
         self.changed.notify_all();
     }
 
+    /// Waits until the last call has been heard and is done.
+    pub(crate) fn wait_for_calls(&self) {
+        let mut state = self.state.lock();
+        while !state.heard_all || state.calls > 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
     /// Waits until every call has its reply and all is written, or that is not to be expected.
     pub(crate) fn settle(&self, deadline: Instant) {
         let mut state = self.state.lock();

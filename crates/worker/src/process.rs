@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use codeagent_fs::{FsConfig, InterceptedFs, raise_descriptor_limit};
@@ -140,7 +140,7 @@ fn start(
         clients,
         ending: AtomicBool::new(false),
         owner: Some(Box::new(Arc::clone(&attached))),
-        owners_step: AtomicBool::new(false),
+        owners_step: Mutex::default(),
     };
     let ambient_timeout = settings.ambient_timeout;
     let life = Life { server: Arc::new(server), attached, listener, undo_dir, ambient_timeout };
@@ -238,20 +238,16 @@ impl Life {
             }
         }
         attached.wait_for_front_end();
-        server.finish_calls(FAREWELL);
+        // One deadline for both: an owner that waits kills who takes much longer.
+        let deadline = Instant::now() + FAREWELL;
+        server.finish_calls(deadline);
         if let Some(fs) = &server.fs {
-            fs.wait_until_quiet(FAREWELL);
+            fs.wait_until_quiet(deadline.saturating_duration_since(Instant::now()));
         }
-        // What the owner had begun and nobody knows the end of is taken back.
-        let is_unfinished = attached.was_deserted() && server.owners_step.load(Ordering::SeqCst);
-        let ended = if is_unfinished {
-            server.engine.retire_and_abort().map(drop)
-        } else {
-            server.engine.retire().map(drop)
-        };
-        if let Err(error) = ended {
+        let unfinished = server.owners_step.lock().filter(|_| attached.was_deserted());
+        if let Err(error) = server.engine.retire(unfinished) {
             server.clients.tell(warning(&error));
-            server.finish_calls(LAST_WORDS);
+            server.finish_calls(Instant::now() + LAST_WORDS);
         }
         let _ = remove_socket(&self.undo_dir);
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use codeagent_common::ErrorCode;
+use codeagent_common::{ErrorCode, StepId};
 use codeagent_interceptor::{EngineEvent, EventSink, UndoEngine};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -40,8 +40,8 @@ pub struct Server {
     pub(crate) ending: AtomicBool,
     /// What only the process that started this one may ask for.
     pub(crate) owner: Option<Box<dyn Owner>>,
-    /// The open step was begun by the owner; nobody else knows when it is complete.
-    pub(crate) owners_step: AtomicBool,
+    /// The last step that the owner has begun: nobody else knows when it is complete.
+    pub(crate) owners_step: Mutex<Option<StepId>>,
 }
 
 /// Does what the owner of a worker asks for.
@@ -106,7 +106,7 @@ impl Server {
             clients: Arc::default(),
             ending: AtomicBool::new(false),
             owner: None,
-            owners_step: AtomicBool::new(false),
+            owners_step: Mutex::default(),
         })
     }
 
@@ -157,9 +157,11 @@ impl Server {
                     }
                 }
                 outbox.broke();
-                server.clients.outboxes.lock().remove(&id);
                 // Lets the reader know, too.
                 let _ = writer.shutdown(std::net::Shutdown::Both);
+                // Calls go on without anybody to hear of them, and an end has to wait for them.
+                outbox.wait_for_calls();
+                server.clients.outboxes.lock().remove(&id);
             })
         };
         if writing.is_err() {
@@ -210,9 +212,9 @@ impl Server {
     }
 
     /// From here on calls are refused; those that have begun are waited for, and their replies.
-    pub(crate) fn finish_calls(&self, patience: Duration) {
+    pub(crate) fn finish_calls(&self, deadline: Instant) {
         self.ending.store(true, Ordering::SeqCst);
-        self.clients.settle(Instant::now() + patience);
+        self.clients.settle(deadline);
     }
 
     fn greeting(&self) -> Greeting {
@@ -244,19 +246,13 @@ impl Server {
             Request::Activity => reply(&self.activity()),
             Request::OpenStep(step) => {
                 let id = engine.open_step(step)?;
-                self.owners_step.store(peer == Peer::Owner, Ordering::SeqCst);
+                if peer == Peer::Owner {
+                    *self.owners_step.lock() = Some(id);
+                }
                 reply(&id)
             }
-            Request::CloseStep { exit_code } => {
-                let closed = engine.close_step(exit_code)?;
-                self.owners_step.store(false, Ordering::SeqCst);
-                reply(&closed)
-            }
-            Request::AbortStep => {
-                let id = engine.abort_step()?;
-                self.owners_step.store(false, Ordering::SeqCst);
-                reply(&id)
-            }
+            Request::CloseStep { exit_code } => reply(&engine.close_step(exit_code)?),
+            Request::AbortStep => reply(&engine.abort_step()?),
             Request::EndAmbientStep => reply(&engine.end_ambient_step()?),
             Request::BeginTransaction { label } => reply(&engine.begin_transaction(label)?),
             Request::CommitTransaction => reply(&engine.commit_transaction()?),

@@ -480,3 +480,24 @@ fn a_step_whose_owner_dies_is_taken_back_and_one_of_a_neighbour_is_ended() {
     start(&workspace).client().undo(1, OnConflict::Refuse).unwrap();
     assert_tree_eq(&before, &workspace.snapshot());
 }
+
+/// The owner's own step had been ended by then.
+#[test]
+fn what_follows_the_owners_last_step_is_not_taken_back_with_it() {
+    for ends_its_own in [true, false] {
+        let workspace = workspace();
+        let mut worker = start(&workspace);
+        let neighbour = Client::connect(workspace.undo()).unwrap();
+        worker.client().open_step(StepRequest::command("the owner's")).unwrap();
+        worker.client().change(write("one", "by the owner")).unwrap();
+        let who = if ends_its_own { worker.client() } else { &neighbour };
+        who.close_step(Some(0)).unwrap();
+        neighbour.open_step(StepRequest::command("the neighbour's")).unwrap();
+        neighbour.change(write("two", "by the neighbour")).unwrap();
+        worker.client().hang_up();
+        assert!(worker.wait().unwrap().success());
+        assert_eq!(fs::read_to_string(workspace.path("one")).unwrap(), "by the owner");
+        assert_eq!(fs::read_to_string(workspace.path("two")).unwrap(), "by the neighbour");
+        assert_eq!(start(&workspace).client().status().unwrap().steps, 2);
+    }
+}

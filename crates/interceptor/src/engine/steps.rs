@@ -161,13 +161,8 @@ impl UndoEngine {
     /// is left open counts as interrupted, and would be taken back. A transaction stays open for
     /// that very reason.
     pub fn end_open_step(&self) -> Result<Option<ClosedStep>> {
-        self.end_last_step(false)
-    }
-
-    fn end_last_step(&self, retires: bool) -> Result<Option<ClosedStep>> {
         self.write_out_caches();
         let mut state = self.state.write();
-        state.retired |= retires;
         self.finish_interrupted(&mut state)?;
         match &state.open {
             Some(step) if step.kind != StepKind::Transaction => self.finish(&mut state).map(Some),
@@ -176,18 +171,19 @@ impl UndoEngine {
     }
 
     /// As [`UndoEngine::end_open_step`], and nothing is recorded any more: what still arrives is
-    /// refused, or it would be done in a step that nobody ends.
-    pub fn retire(&self) -> Result<Option<ClosedStep>> {
-        self.end_last_step(true)
-    }
-
-    /// As [`UndoEngine::retire`], but takes back what the open step did.
-    pub fn retire_and_abort(&self) -> Result<Option<StepId>> {
-        self.state.write().retired = true;
-        match self.abort_step() {
-            Err(UndoError::NoStepOpen) => Ok(None),
-            aborted => aborted.map(Some),
+    /// refused, or it would be done in a step that nobody ends. If it is step `unfinished` that is
+    /// open, nobody knows its end, and what it did is taken back.
+    pub fn retire(&self, unfinished: Option<StepId>) -> Result<Option<ClosedStep>> {
+        self.write_out_caches();
+        let open = {
+            let mut state = self.state.write();
+            state.retired = true;
+            state.open.as_ref().map(|step| step.id)
+        };
+        if open.is_some() && open == unfinished {
+            return self.abort_step().map(|_| None);
         }
+        self.end_open_step()
     }
 
     pub(super) fn ambient_expired(&self, step: &OpenStep, now: Timestamp) -> bool {

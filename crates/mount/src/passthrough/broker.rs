@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -54,7 +54,7 @@ impl Broker {
         let serving = Serving {
             socket: ours.try_clone()?,
             device,
-            filesystem: rustix::fs::fstat(folder)?.st_dev,
+            filesystem: look(folder)?.0,
             open: HashSet::new(),
         };
         let thread = std::thread::Builder::new().name("broker".into());
@@ -75,7 +75,7 @@ impl Drop for Broker {
 struct Serving {
     socket: OwnedFd,
     device: Device,
-    filesystem: u64,
+    filesystem: (u32, u32),
     /// What the worker may close.
     open: HashSet<u32>,
 }
@@ -116,18 +116,27 @@ impl Serving {
     /// Landlock lets a worker find any file, but not open it: found is not enough.
     fn check(&self, file: &OwnedFd) -> Result<(), Errno> {
         let flags = rustix::fs::fcntl_getfl(file)?;
-        let found = rustix::fs::fstat(file)?;
+        let (filesystem, kind) = look(file.as_fd())?;
         if flags.contains(OFlags::PATH)
             || flags & OFlags::ACCMODE == OFlags::WRONLY
-            || FileType::from_raw_mode(found.st_mode) != FileType::RegularFile
+            || kind != FileType::RegularFile
         {
             return Err(Errno::INVAL);
         }
-        if found.st_dev != self.filesystem {
+        if filesystem != self.filesystem {
             return Err(Errno::XDEV);
         }
         Ok(())
     }
+}
+
+/// The filesystem and the kind of a file. What another server would have to be asked for is not:
+/// it may be the worker itself, who waits for us.
+fn look(file: BorrowedFd<'_>) -> Result<((u32, u32), FileType), Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(file, "", flags, StatxFlags::TYPE)?;
+    let filesystem = (found.stx_dev_major, found.stx_dev_minor);
+    Ok((filesystem, FileType::from_raw_mode(found.stx_mode.into())))
 }
 
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<([u8; ORDER_BYTES], Option<OwnedFd>)>> {
