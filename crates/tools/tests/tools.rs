@@ -308,7 +308,7 @@ fn an_edit_has_to_be_exact_and_unique() {
         "0 matches for `old_string`; line 2 differs only in whitespace: `\tlet x = 1;`"
     );
     assert_eq!(
-        message("fn main() {\n}\n", "fn mian() {", "y"),
+        message("fn main() {\n}\n", "fn man() {", "y"),
         "0 matches for `old_string`; the nearest is line 1: `fn main() {`"
     );
     assert_eq!(message("", "abc", "y"), "0 matches for `old_string`");
