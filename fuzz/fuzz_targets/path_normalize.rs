@@ -18,6 +18,10 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(read.as_path(), path);
         }
     }
+    // What clients write: whatever is accepted is below the root.
+    if let Ok(resolved) = RelPathBuf::resolve(first, second) {
+        check(resolved.as_path());
+    }
     let (Ok(above), Ok(below)) = (RelPath::new(first), RelPath::new(second)) else { return };
     let joined = above.concat(below);
     check(joined.as_path());

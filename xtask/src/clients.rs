@@ -14,13 +14,12 @@ const NODE: &str = "24";
 /// The variables that tell the tests where clients are, for those that can be had. One that cannot
 /// is no error: its test is skipped and says so.
 pub(crate) fn install(notes: &mut Vec<String>) -> Vec<(&'static str, PathBuf)> {
-    let clients: [(_, _, fn() -> Result<PathBuf>); 2] = [
-        ("CODEAGENT_TEST_MCP_PYTHON", "the Python client of MCP", python),
-        ("CODEAGENT_TEST_MCP_INSPECTOR", "the MCP Inspector", inspector),
-    ];
     let mut installed = Vec::new();
-    for (variable, name, install) in clients {
-        match install() {
+    for (variable, name, outcome) in [
+        ("CODEAGENT_TEST_MCP_PYTHON", "the Python client of MCP", python()),
+        ("CODEAGENT_TEST_MCP_INSPECTOR", "the MCP Inspector", inspector()),
+    ] {
+        match outcome {
             Ok(path) => installed.push((variable, path)),
             Err(error) => notes.push(format!("{name}: not available, {error:#}")),
         }

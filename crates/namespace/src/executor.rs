@@ -163,15 +163,15 @@ impl Executor {
             }
             started => started?,
         };
-        self.finish(started, exec, other_view, orders, output)
+        self.finish(folders, (started, other_view), exec, orders, output)
     }
 
     /// Runs the command in the sandbox that was made for it.
     fn finish(
         &self,
-        started: Started<'_>,
-        exec: Exec,
-        other_view: Option<String>,
+        folders: &[WorkFolder<'_>],
+        (started, other_view): (Started<'_>, Option<String>),
+        mut exec: Exec,
         orders: Receiver<Order>,
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
@@ -225,7 +225,7 @@ impl Executor {
         self.complete(&mut exec, folders);
         let steps = folders.iter().map(|folder| folder.worker.map(Step::ambient)).collect();
         let started = self.start_in(folders, steps, View::Live)?;
-        self.finish(started, exec, None, orders, output)
+        self.finish(folders, (started, None), exec, orders, output)
     }
 
     /// Opens the steps and makes the sandbox around them.

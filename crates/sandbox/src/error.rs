@@ -64,7 +64,11 @@ pub enum SandboxError {
     NotStarted(String),
     #[error("the command did not run to its end, and nothing of it was kept: {0}")]
     CommandLost(String),
-    /// No room for it, a safeguard that was denied: the folders are as before.
+    #[error("the command ended, and nothing of what it did was kept, because this was denied: {asked}")]
+    Denied { exit_code: Option<i32>, asked: String },
+    #[error("the command ended, and of several folders only these kept what it did: {}", listed(folders))]
+    PartlyKept { folders: Vec<PathBuf>, reason: Box<SandboxError> },
+    /// No room for it, for example: the folders are as before.
     #[error("the command ended, and nothing of what it did was kept: {reason}")]
     NotKept { exit_code: Option<i32>, reason: Box<SandboxError> },
     #[error("this command is refused: {reason}")]
@@ -73,6 +77,10 @@ pub enum SandboxError {
     Doing { what: String, source: io::Error },
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+fn listed(folders: &[PathBuf]) -> String {
+    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 fn place(file: &std::path::Path, line: Option<usize>) -> String {
@@ -113,7 +121,8 @@ impl SandboxError {
             Self::ReadOnly(_) => ErrorCode::ReadOnly,
             Self::Config { .. } => ErrorCode::ConfigInvalid,
             Self::CommandLost(_) | Self::NotStarted(_) => ErrorCode::CommandLost,
-            Self::NotKept { reason, .. } => reason.code(),
+            Self::Denied { .. } => ErrorCode::SafeguardDenied,
+            Self::NotKept { reason, .. } | Self::PartlyKept { reason, .. } => reason.code(),
             Self::Refused { .. } => ErrorCode::CommandRefused,
             Self::NoHome | Self::Doing { .. } | Self::Io(_) => ErrorCode::Io,
         }
@@ -167,6 +176,7 @@ impl SandboxError {
             Self::AlreadyRunning => "stop the session first".into(),
             Self::Busy => "wait until it has ended, or cancel it".into(),
             Self::ReadOnly(_) => "start the session with this folder as read_write".into(),
+            Self::PartlyKept { .. } => "undo the last step in each of them".into(),
             Self::NotKept { reason, .. } => return reason.hint(),
             _ => return None,
         })
@@ -215,6 +225,12 @@ impl From<RunError> for SandboxError {
             }
             RunError::Conversation(error) => Self::CommandLost(error.to_string()),
             RunError::Lost(outcome) => lost(outcome),
+            RunError::Denied { outcome, asked } => {
+                Self::Denied { exit_code: outcome.exit_code(), asked }
+            }
+            RunError::PartlyKept { folders, reason, .. } => {
+                Self::PartlyKept { folders, reason: Box::new((*reason).into()) }
+            }
             RunError::NotKept { outcome, reason } => {
                 Self::NotKept { exit_code: outcome.exit_code(), reason: Box::new((*reason).into()) }
             }

@@ -276,7 +276,7 @@ fn safeguards_ask_whoever_is_there() {
     let before = office.workspace.snapshot();
     office.session.set_asker(Arc::new(Answers(SafeguardDecision::Deny)));
     let denied = office.session.exec(&CommandRequest::shell("rm -rf d"), |_, _| {});
-    assert!(matches!(denied, Err(SandboxError::NotKept { .. })), "{denied:?}");
+    assert!(matches!(denied, Err(SandboxError::Denied { .. })), "{denied:?}");
     assert_tree_eq(&before, &office.workspace.snapshot());
     office.event("asked", |event| matches!(event, Event::SafeguardTriggered { .. }));
     office.session.set_asker(Arc::new(Answers(SafeguardDecision::Allow)));

@@ -155,12 +155,12 @@ fn nine_working_directories_are_too_many() {
 #[test]
 fn unknown_fields_are_ignored_and_named() {
     let mut client = Client::start();
-    let payload = json!({ "count": 1, "force": true, "forse": true, "later": { "a": 1 } });
+    let payload = json!({ "count": 1, "force": true, "forced": true, "later": { "a": 1 } });
 
     let response = client.ask("undo.rollback", "1", payload);
 
     assert_eq!(response["status"], "ok");
-    assert_eq!(response["ignored_fields"], json!(["payload.forse", "payload.later"]));
+    assert_eq!(response["ignored_fields"], json!(["payload.forced", "payload.later"]));
 }
 
 #[test]

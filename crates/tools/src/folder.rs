@@ -15,13 +15,16 @@ pub struct Folder {
     pub(crate) dir: Dir,
     /// Its name, for absolute paths that clients give; never opened again.
     path: PathBuf,
+    /// The name it was opened by, which may lead through symlinks.
+    given: PathBuf,
 }
 
 impl Folder {
     /// Opens the directory, which is what later calls work in, whatever becomes of its name.
     pub fn open(path: &Path) -> io::Result<Self> {
+        let given = std::path::absolute(path)?;
         let path = path.canonicalize()?;
-        Ok(Self { dir: Dir::open_ambient_dir(&path, ambient_authority())?, path })
+        Ok(Self { dir: Dir::open_ambient_dir(&path, ambient_authority())?, path, given })
     }
 
     pub fn path(&self) -> &Path {
@@ -30,8 +33,10 @@ impl Folder {
 
     /// What a client means by a path: relative to the directory, or absolute and below it.
     pub fn resolve(&self, path: &str) -> Result<RelPathBuf> {
-        let root = self.path.as_os_str().as_encoded_bytes();
-        RelPathBuf::resolve(root, path.as_bytes())
+        let below =
+            |root: &Path| RelPathBuf::resolve(root.as_os_str().as_encoded_bytes(), path.as_bytes());
+        below(&self.path)
+            .or_else(|error| below(&self.given).map_err(|_| error))
             .map_err(|source| ToolError::Path { path: path.to_owned(), source })
     }
 

@@ -251,6 +251,20 @@ fn symlinks_that_stay_inside_are_followed() {
 
 #[cfg(unix)]
 #[test]
+fn a_directory_may_be_named_through_a_symlink() {
+    let place = place();
+    let link = place.root.path().join("link to project");
+    std::os::unix::fs::symlink("project", &link).unwrap();
+    let folder = Folder::open(&link).unwrap();
+    let resolved = |path: &Path| folder.resolve(&path.display().to_string());
+
+    assert_eq!(resolved(&link.join("src")).unwrap().as_path(), path("src"));
+    assert_eq!(resolved(&folder.path().join("src")).unwrap().as_path(), path("src"));
+    assert!(resolved(place.root.path()).is_err());
+}
+
+#[cfg(unix)]
+#[test]
 fn a_fifo_keeps_nobody_waiting() {
     let place = place();
     let fifo = place.folder.path().join("fifo");
@@ -308,7 +322,7 @@ fn an_edit_has_to_be_exact_and_unique() {
         "0 matches for `old_string`; line 2 differs only in whitespace: `\tlet x = 1;`"
     );
     assert_eq!(
-        message("fn main() {\n}\n", "fn mian() {", "y"),
+        message("fn main() {\n}\n", "fn man() {", "y"),
         "0 matches for `old_string`; the nearest is line 1: `fn main() {`"
     );
     assert_eq!(message("", "abc", "y"), "0 matches for `old_string`");

@@ -182,7 +182,7 @@ impl Hub {
             Event::SafeguardAnswered { directory, question, .. } => {
                 self.forget(directory, *question);
             }
-            Event::CommandStarted { command, line } => {
+            Event::CommandStarted { command, line, .. } => {
                 let running =
                     RunningCommand { line: line.clone(), started_at: SystemTime::now().into() };
                 self.commands.lock().insert(*command, running);
