@@ -129,6 +129,10 @@ impl Folder {
         if self.share
             && let Some(client) = self.neighbour()?
         {
+            let message =
+                "another process holds this folder; its safeguards and protected paths apply"
+                    .into();
+            self.tell(&Event::Warning { directory: Some(self.label.clone()), message });
             return Ok(Keeper::Other(client));
         }
         let what = || format!("cannot use the undo directory {}", self.undo_dir.display());
