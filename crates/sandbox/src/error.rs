@@ -64,9 +64,14 @@ pub enum SandboxError {
     NotStarted(String),
     #[error("the command did not run to its end, and nothing of it was kept: {0}")]
     CommandLost(String),
-    #[error("the command ended, and nothing of what it did was kept, because this was denied: {asked}")]
+    #[error(
+        "the command ended, and nothing of what it did was kept, because this was denied: {asked}"
+    )]
     Denied { exit_code: Option<i32>, asked: String },
-    #[error("the command ended, and of several folders only these kept what it did: {}", listed(folders))]
+    #[error(
+        "the command ended, and of several folders only these kept what it did: {}",
+        listed(folders)
+    )]
     PartlyKept { folders: Vec<PathBuf>, reason: Box<SandboxError> },
     /// No room for it, for example: the folders are as before.
     #[error("the command ended, and nothing of what it did was kept: {reason}")]

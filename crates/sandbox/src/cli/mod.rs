@@ -27,14 +27,14 @@ mod undo_log_command;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::error::Result;
+use crate::error::{Result, SandboxError};
 use output::{Outcome, complain, say};
 
 /// Let programs work in your folder, and take back what they did.
 #[derive(Debug, Parser)]
-#[command(name = "sandbox", version, args_conflicts_with_subcommands = true)]
+#[command(name = "sandbox", version)]
 struct Arguments {
     /// Print one JSON value
     #[arg(long, global = true)]
@@ -70,15 +70,22 @@ pub fn main() -> ExitCode {
 
 /// As [`main`], with other arguments than those of this process; the first one is its name.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let Arguments { json, command, serve } = Arguments::parse_from(arguments);
+    let matches = Arguments::command().get_matches_from(arguments);
+    let Arguments { json, command, serve } =
+        Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let Some(command) = command else { return serve.execute(json) };
+    if let Some(flag) = serve::flag_in(&matches) {
+        let message = format!("--{flag} in front of a command is for servers");
+        complain(json, &SandboxError::usage(message, "put it behind the command"));
+        return ExitCode::from(2);
+    }
     let failure = command.exit_code_of_failure();
     match command.execute(json) {
         Ok(outcome) => say(json, &outcome),
         Err(error) => {
             complain(json, &error);
             ExitCode::from(match error {
-                crate::SandboxError::NotStarted(_) => NOT_FOUND,
+                SandboxError::NotStarted(_) => NOT_FOUND,
                 _ => failure,
             })
         }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, CommandFactory, ValueEnum};
 
 use super::output::complain;
 use super::session_arguments::SessionArguments;
@@ -72,6 +73,15 @@ impl Serve {
         tracing::info!(component = "server", "the client has gone");
         served
     }
+}
+
+/// A flag of servers that was given.
+pub(super) fn flag_in(matches: &ArgMatches) -> Option<String> {
+    let server = Serve::augment_args(clap::Command::new("server"));
+    let is_given = |flag: &&clap::Arg| {
+        matches.value_source(flag.get_id().as_str()) == Some(ValueSource::CommandLine)
+    };
+    server.get_arguments().find(is_given)?.get_long().map(str::to_owned)
 }
 
 fn serve_frontend(hub: &Arc<Hub>) -> Result<()> {

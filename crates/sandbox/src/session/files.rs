@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use codeagent_interceptor::{ClosedStep, StepRequest};
+use codeagent_common::{PathUse, PathVerdict};
+use codeagent_interceptor::{ClosedStep, PathPolicy, StepRequest, UndoError};
 use codeagent_worker::FileChange as WorkerChange;
 use serde_bytes::ByteBuf;
 
@@ -47,13 +48,20 @@ impl Session {
         let (folder, _) = active.locate(first.path())?;
         let mut orders = Vec::new();
         for change in changes {
-            let inside = |path: &Path| {
+            // The worker judges, too; here there is room to say by which rule.
+            let judged = |path: &Path, usage: PathUse| {
                 let (owner, below) = active.locate(path)?;
-                match owner.path == folder.path {
-                    true => Ok(below),
-                    false => Err(SandboxError::OutsidePath(path.into())),
+                if owner.path != folder.path {
+                    return Err(SandboxError::OutsidePath(path.into()));
+                }
+                match self.guard.judge(below.as_path(), usage) {
+                    PathVerdict::Deny(rule) => {
+                        Err(UndoError::PathProtected { path: below, rule }.into())
+                    }
+                    _ => Ok(below),
                 }
             };
+            let inside = |path: &Path| judged(path, PathUse::Appear);
             match change {
                 FileChange::Write { path, content } => {
                     let path = inside(path)?;
@@ -71,10 +79,16 @@ impl Session {
                 }
                 FileChange::Remove { path, recursive } => {
                     let recursive = *recursive;
-                    orders.push(WorkerChange::Remove { path: inside(path)?, recursive });
+                    orders.push(WorkerChange::Remove {
+                        path: judged(path, PathUse::Disappear)?,
+                        recursive,
+                    });
                 }
                 FileChange::Rename { from, to } => {
-                    orders.push(WorkerChange::Rename { from: inside(from)?, to: inside(to)? });
+                    orders.push(WorkerChange::Rename {
+                        from: judged(from, PathUse::Disappear)?,
+                        to: inside(to)?,
+                    });
                 }
             }
         }

@@ -40,6 +40,7 @@ use crate::classify::Classifier;
 use crate::error::{Result, SandboxError};
 use crate::executor::{Chosen, Executor, Isolation, choose};
 use crate::places;
+use crate::policy::{BadPattern, Guard};
 use commands::Orders;
 use event::Bus;
 use folder::{Folder, Keeper, SharedAsker};
@@ -52,6 +53,8 @@ pub struct Session {
     options: SessionOptions,
     bus: Bus,
     asker: SharedAskerBox,
+    /// The rules that the workers have.
+    guard: Guard,
     active: RwLock<Option<Arc<Active>>>,
     /// Commands that have not ended, with the way to give them orders.
     running: Mutex<HashMap<u64, Orders>>,
@@ -94,8 +97,12 @@ impl Session {
             ));
         }
         let asker: Arc<dyn Asker> = Arc::new(DenyAll);
+        let bad = |error: BadPattern| {
+            SandboxError::usage(error.to_string(), "docs/configuration.md says what a pattern is")
+        };
         Ok(Arc::new(Self {
             classifier: Classifier::new(&options.lists),
+            guard: Guard::new(&options.rules).map_err(bad)?,
             options,
             bus: Bus::default(),
             asker: SharedAskerBox(Arc::new(RwLock::new(asker))),

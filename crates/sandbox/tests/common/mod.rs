@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+pub(crate) mod client;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};

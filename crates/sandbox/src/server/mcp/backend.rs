@@ -21,8 +21,7 @@ use codeagent_tools::{Folder, WritePlan};
 
 use super::end_mark::EndMark;
 use crate::server::desk::{
-    Desk, failure, isolation, not_undoable, open, refused_paths, steps, summary,
-    warnings,
+    Desk, failure, isolation, not_undoable, open, refused_paths, steps, summary, warnings,
 };
 use crate::server::hub::{Heard, Hub, Role};
 use crate::session::{CommandRequest, FileChange, FolderInfo, Session};

@@ -1,0 +1,289 @@
+//! The binary as a server: of frontends, of agents, and of both at once.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use codeagent_test_support::assert_tree_eq;
+use common::client::{Client, read_lines};
+use common::{Person, eventually, processes_that_name};
+use serde_json::{Value, json};
+
+const PROJECT: &str = "mkdir -p src; echo one > a; echo two > src/b; ln -s a link; chmod 600 a";
+
+/// A frontend with a session in the project.
+fn frontend(person: &Person, flags: &[&str]) -> Client {
+    let mut client = Client::start(&mut person.sandbox(flags));
+    let status = client.ask(
+        "session.start",
+        json!({"working_directories": [{"path": person.project()}], "isolation": "namespace"}),
+    );
+    assert_eq!(status["state"], "running");
+    assert_eq!(status["isolation"], "namespace");
+    client
+}
+
+fn agent(person: &Person) -> Client {
+    let mut client = Client::start(&mut person.sandbox(["--protocol", "mcp"]));
+    let hello = client.initialize();
+    assert_eq!(hello["serverInfo"]["name"], "codeagent-sandbox");
+    assert!(hello["instructions"].as_str().unwrap().contains("Isolation: namespace"));
+    client
+}
+
+/// AO-01, UH-01.
+#[test]
+fn what_a_frontends_command_destroys_comes_back() {
+    let person = Person::with(PROJECT);
+    let before = person.snapshot();
+    let mut client = frontend(&person, &[]);
+    let id = client.request("agent.execute", json!({"command": "echo said; rm -rf ./*"}));
+    assert_eq!(client.event("event.terminal_output")["data"], "said\n");
+    let step = client.event("event.step_completed");
+    assert_eq!((&step["request_id"], &step["exit_code"]), (&json!(id), &json!(0)));
+    let executed = client.response(id)["payload"].clone();
+    assert_eq!(executed["steps"][0]["deleted"], 3);
+    assert_eq!(fs::read_dir(person.project()).unwrap().count(), 0);
+
+    let preview = client.ask("undo.preview", json!({}));
+    assert_eq!(preview["change_count"], 3);
+    client.ask("undo.rollback", json!({}));
+    assert_tree_eq(&before, &person.snapshot());
+    let history = client.ask("undo.history", json!({}));
+    assert_eq!(history["redoable"][0]["command"], "echo said; rm -rf ./*");
+    client.ask("undo.redo", json!({}));
+    assert_eq!(fs::read_dir(person.project()).unwrap().count(), 0);
+    client.hang_up();
+}
+
+/// SA-07, OB-01..05: stdout is the protocol, stderr are the logs.
+#[test]
+fn logs_are_json_lines_that_say_who_when_and_for_which_request() {
+    let person = Person::with(PROJECT);
+    let mut client = frontend(&person, &[]);
+    let id = client.request("agent.execute", json!({"command": "touch new"}));
+    let step = client.response(id)["payload"]["steps"][0]["step_id"].clone();
+    let log = client.hang_up();
+    let lines: Vec<Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    for line in &lines {
+        assert!(line["timestamp"].is_string() && line["level"].is_string(), "{line}");
+        assert!(line["component"].is_string(), "{line}");
+    }
+    let ended = lines.iter().find(|line| line["message"] == "a step has ended").unwrap();
+    assert_eq!((&ended["request_id"], &ended["step_id"]), (&json!(id.to_string()), &step));
+}
+
+/// SG-01, SG-02, SG-05.
+#[test]
+fn a_frontend_is_asked_before_much_is_deleted() {
+    let person = Person::with(PROJECT);
+    let before = person.snapshot();
+    let mut client = frontend(&person, &[]);
+    client.ask("safeguard.configure", json!({"delete_threshold": 2, "timeout_seconds": 60}));
+    for (answer, is_kept) in [("deny", false), ("allow", true)] {
+        let id = client.request("agent.execute", json!({"command": "rm -rf a src"}));
+        let question = client.event("event.safeguard_triggered");
+        assert_eq!(question["kind"], "delete_count");
+        assert_tree_eq(&before, &person.snapshot());
+        let waiting = client.ask("session.status", json!({}))["safeguards"].clone();
+        assert_eq!(waiting[0]["safeguard_id"], question["safeguard_id"]);
+        let answer = json!({"safeguard_id": question["safeguard_id"], "action": answer});
+        client.ask("safeguard.confirm", answer);
+        let response = client.response(id);
+        assert_eq!(response["status"] == "ok", is_kept, "{response}");
+        assert_eq!(!person.path("a").exists(), is_kept);
+    }
+    let unknown =
+        client.request("safeguard.confirm", json!({"safeguard_id": "x", "action": "deny"}));
+    assert_eq!(client.response(unknown)["error"]["code"], "safeguard_unknown");
+    client.hang_up();
+}
+
+#[test]
+fn a_cancelled_command_and_one_whose_frontend_has_gone_take_everything_with_them() {
+    let person = Person::with(PROJECT);
+    let before = person.snapshot();
+    let mut client = frontend(&person, &[]);
+    for nap in ["4711", "4712"] {
+        let line = format!("touch new; sleep {nap}.5 & sleep {nap}.5");
+        let id = client.request("agent.execute", json!({"command": line}));
+        let needle = format!("sleep\0{nap}.5");
+        eventually("it runs", || processes_that_name(&needle).len() == 2);
+        if nap == "4711" {
+            client.ask("request.cancel", json!({"request_id": id}));
+            let response = client.response(id);
+            assert_eq!(response["payload"]["cancelled"], true, "{response}");
+            client.ask("undo.rollback", json!({}));
+            assert_tree_eq(&before, &person.snapshot());
+        }
+    }
+    client.hang_up();
+    eventually("it is gone", || processes_that_name("sleep\0004712.5").is_empty());
+}
+
+#[test]
+fn without_a_session_a_frontend_learns_that_it_has_to_start_one() {
+    let person = Person::new();
+    let mut client = Client::start(&mut person.sandbox([] as [&str; 0]));
+    let id = client.request("agent.execute", json!({"command": "true"}));
+    assert_eq!(client.response(id)["error"]["code"], "no_session");
+    let id = client.request(
+        "session.start",
+        json!({"working_directories": [{"path": person.path("missing")}]}),
+    );
+    assert_eq!(client.response(id)["error"]["code"], "working_dir_unusable");
+    let id = client.request("agent.prompt", json!({"prompt": "hello"}));
+    assert_eq!(client.response(id)["error"]["code"], "no_session");
+    client.hang_up();
+}
+
+#[test]
+fn the_configured_agent_gets_prompts_and_works_in_the_sandbox() {
+    let person = Person::with(PROJECT);
+    person.configure("[agent]\ncommand = [\"sh\", \"-c\", \"echo heard $0; rm a\"]\n");
+    let mut client = frontend(&person, &[]);
+    let id = client.request("agent.prompt", json!({"prompt": "you"}));
+    assert_eq!(client.event("event.agent_output")["data"], "heard you\n");
+    assert_eq!(client.response(id)["payload"]["steps"][0]["deleted"], 1);
+    client.ask("undo.rollback", json!({}));
+    assert_eq!(person.read("a"), "one\n");
+    client.hang_up();
+}
+
+#[test]
+fn what_an_agents_command_destroys_comes_back() {
+    let person = Person::with(PROJECT);
+    let before = person.snapshot();
+    let mut agent = agent(&person);
+    let (said, failed) = agent.tool("Bash", json!({"command": "cd src && rm -rf ../*; echo gone"}));
+    assert!(said.starts_with("gone\n[step 1: 3 deleted"), "{said}");
+    assert!(!failed);
+    assert_eq!(fs::read_dir(person.project()).unwrap().count(), 0);
+    let (said, failed) = agent.tool("undo", json!({}));
+    assert!(said.starts_with("Undid step 1."), "{said}");
+    assert!(!failed);
+    assert_tree_eq(&before, &person.snapshot());
+    agent.hang_up();
+}
+
+#[test]
+fn an_agents_shell_stays_where_it_was_and_its_output_is_its_own() {
+    let person = Person::with(PROJECT);
+    let mut agent = agent(&person);
+    let (said, _) = agent.tool("Bash", json!({"command": "cd src; false"}));
+    assert_eq!(said, "(no output)\n[exit code 1]");
+    let (said, _) = agent.tool("Bash", json!({"command": "pwd; printf x; exit 3"}));
+    assert_eq!(said, format!("{}\nx\n[exit code 3]", person.path("src").display()));
+    // A directory that is not there any more is left.
+    person.run("rm -rf src");
+    let (said, _) = agent.tool("Bash", json!({"command": "pwd"}));
+    assert_eq!(said, person.project().display().to_string());
+    agent.hang_up();
+}
+
+#[test]
+fn file_tools_make_steps_and_reach_nothing_outside() {
+    let person = Person::with(PROJECT);
+    let before = person.snapshot();
+    let victim = person.root().join("victim");
+    fs::write(&victim, "untouched").unwrap();
+    let mut agent = agent(&person);
+    let (said, _) = agent.tool("write_file", json!({"file_path": "new/c", "content": "three\n"}));
+    assert!(said.contains("+three") && said.contains("[step 1: "), "{said}");
+    let edit = json!({"file_path": "new/c", "old_string": "three", "new_string": "four"});
+    let (said, _) = agent.tool("edit_file", edit);
+    assert!(said.contains("+four") && said.contains("[step 2: 1 modified"), "{said}");
+    for path in ["../victim", victim.to_str().unwrap()] {
+        let write = json!({"file_path": path, "content": "changed"});
+        assert!(agent.tool("write_file", write).1);
+        assert!(agent.tool("read_file", json!({"file_path": path})).1);
+    }
+    let protected = json!({"file_path": ".envrc", "content": "evil"});
+    let (said, failed) = agent.tool("write_file", protected);
+    assert!(failed && said.contains("path_protected"), "{said}");
+    let (said, failed) = agent.tool("undo", json!({"steps": 2}));
+    assert!(!failed, "{said}");
+    assert_tree_eq(&before, &person.snapshot());
+    assert_eq!(fs::read_to_string(victim).unwrap(), "untouched");
+    agent.hang_up();
+}
+
+/// An edit by hand between a step and its undo.
+#[test]
+fn an_agents_undo_overwrites_nobodys_edit() {
+    let person = Person::with(PROJECT);
+    let mut agent = agent(&person);
+    agent.tool("Bash", json!({"command": "echo theirs > a; rm src/b"}));
+    fs::write(person.path("a"), "mine").unwrap();
+    let (said, failed) = agent.tool("undo", json!({}));
+    assert!(failed && said.contains("rollback_blocked") && said.contains("\"a\""), "{said}");
+    let (said, failed) = agent.tool("undo", json!({"skip_conflicts": true}));
+    assert!(!failed, "{said}");
+    assert_eq!(person.read("a"), "mine");
+    assert_eq!(person.read("src/b"), "two\n");
+    agent.hang_up();
+}
+
+/// MC-06, MC-07: one history, whoever asks.
+#[test]
+fn agents_on_the_socket_share_the_session_of_the_frontend() {
+    let person = Person::with(PROJECT);
+    let before = person.snapshot();
+    let socket = person.root().join("mcp.sock");
+    let mut client = frontend(&person, &["--mcp-socket", socket.to_str().unwrap()]);
+    let token_file = socket.with_extension("token");
+    for private in [&socket, &token_file] {
+        assert_eq!(fs::metadata(private).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let status = client.ask("session.status", json!({}));
+    assert_eq!(status["mcp_socket"], socket.to_str().unwrap());
+
+    let say = |stream: &mut UnixStream, message: Value| writeln!(stream, "{message}").unwrap();
+    let mut agent = UnixStream::connect(&socket).unwrap();
+    let lines = read_lines(agent.try_clone().unwrap());
+    let token = fs::read_to_string(&token_file).unwrap();
+    write!(agent, "token {token}").unwrap();
+    let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {},
+        "clientInfo": {"name": "test", "version": "0"}});
+    say(&mut agent, json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}));
+    lines.recv().unwrap();
+    say(&mut agent, json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    let bash = json!({"name": "Bash", "arguments": {"command": "rm -rf ./*"}});
+    say(&mut agent, json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": bash}));
+    let said = lines.recv().unwrap();
+    assert!(said["result"]["content"][0]["text"].as_str().unwrap().contains("[step 1: "), "{said}");
+
+    let history = client.ask("undo.history", json!({}));
+    assert_eq!(history["entries"][0]["command"], "rm -rf ./*");
+    client.ask("undo.rollback", json!({}));
+    assert_tree_eq(&before, &person.snapshot());
+
+    let mut stranger = UnixStream::connect(&socket).unwrap();
+    let nothing = read_lines(stranger.try_clone().unwrap());
+    writeln!(stranger, "token wrong").unwrap();
+    assert!(nothing.recv().is_err(), "it is sent away");
+    client.hang_up();
+    assert!(!socket.exists() && !token_file.exists());
+}
+
+#[test]
+fn a_socket_that_is_in_use_is_an_error_with_a_hint() {
+    let person = Person::with(PROJECT);
+    let socket = person.root().join("mcp.sock");
+    let flags = ["--mcp-socket", socket.to_str().unwrap()];
+    let first = frontend(&person, &flags);
+    let output = person.sandbox(flags).stdin(std::process::Stdio::piped()).output().unwrap();
+    let said = common::text(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("another program serves the socket"),
+        "{said}"
+    );
+    assert!(said.contains("hint: name another one with --mcp-socket"), "{said}");
+    first.hang_up();
+}
