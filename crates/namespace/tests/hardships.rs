@@ -274,7 +274,7 @@ fn what_a_safeguard_denies_is_not_kept_and_the_question_is_told() {
         let denied = session.try_run(shell("echo 2 > c; rm -f a b; true"));
         let Err(RunError::Denied { outcome, asked }) = denied else { panic!("{denied:?}") };
         assert_eq!(outcome.exit_code(), Some(0), "{view:?}");
-        assert!(asked.contains("is about to delete its 2th entry: b"), "{asked}");
+        assert!(asked.contains("is about to delete b, its deletion number 2"), "{asked}");
         assert_tree_eq(&before, &session.snapshot());
         let ran = session.run("rm a");
         assert!(matches!(ran.step().closed, ClosedStep::Recorded { .. }), "{ran:?}");

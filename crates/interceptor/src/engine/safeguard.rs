@@ -132,7 +132,7 @@ impl StepSafeguards {
                 kind: SafeguardKind::DeleteCount,
                 count,
                 sample_paths,
-                message: format!("step {step} is about to delete its {count}th entry: {path}"),
+                message: format!("step {step} is about to delete {path}, its deletion number {count}"),
             });
         }
         self.deletes = count;
