@@ -110,12 +110,12 @@ fn a_cancelled_command_and_one_whose_frontend_has_gone_take_everything_with_them
     let person = Person::with(PROJECT);
     let before = person.snapshot();
     let mut client = frontend(&person, &[]);
-    for nap in ["4711", "4712"] {
-        let line = format!("touch new; sleep {nap}.5 & sleep {nap}.5");
+    let sleepers = |nap: &str| processes_that_name(&format!("sleep\0{nap}"));
+    for nap in ["4711.5", "4712.5"] {
+        let line = format!("touch new; sleep {nap} & sleep {nap}");
         let id = client.request("agent.execute", json!({"command": line}));
-        let needle = format!("sleep\0{nap}.5");
-        eventually("it runs", || processes_that_name(&needle).len() == 2);
-        if nap == "4711" {
+        eventually("it runs", || sleepers(nap).len() == 2);
+        if nap == "4711.5" {
             client.ask("request.cancel", json!({"request_id": id}));
             let response = client.response(id);
             assert_eq!(response["payload"]["cancelled"], true, "{response}");
@@ -124,7 +124,7 @@ fn a_cancelled_command_and_one_whose_frontend_has_gone_take_everything_with_them
         }
     }
     client.hang_up();
-    eventually("it is gone", || processes_that_name("sleep\0004712.5").is_empty());
+    eventually("they are gone", || sleepers("4711.5").is_empty() && sleepers("4712.5").is_empty());
 }
 
 #[test]

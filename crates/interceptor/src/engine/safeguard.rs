@@ -132,7 +132,9 @@ impl StepSafeguards {
                 kind: SafeguardKind::DeleteCount,
                 count,
                 sample_paths,
-                message: format!("step {step} is about to delete {path}, its deletion number {count}"),
+                message: format!(
+                    "step {step} is about to delete {path}, its deletion number {count}"
+                ),
             });
         }
         self.deletes = count;
