@@ -180,7 +180,20 @@ fn exec() -> impl Strategy<Value = Exec> {
         let ((stream, kill), timeout_ms, grace_ms) = more;
         let stdin = if stream { Stdin::Stream } else { Stdin::Null };
         let leftovers = if kill { Leftovers::Kill } else { Leftovers::Keep };
-        Exec { id, command, env, clear_env, cwd, user, pty, stdin, timeout_ms, grace_ms, leftovers }
+        Exec {
+            id,
+            command,
+            label: None,
+            env,
+            clear_env,
+            cwd,
+            user,
+            pty,
+            stdin,
+            timeout_ms,
+            grace_ms,
+            leftovers,
+        }
     })
 }
 
