@@ -30,7 +30,7 @@ fn frontend(person: &Person, flags: &[&str]) -> Client {
 
 fn agent(person: &Person) -> Client {
     let mut client = Client::start(&mut person.sandbox(["--protocol", "mcp"]));
-    let hello = client.initialize();
+    let hello = client.initialize(json!({}));
     assert_eq!(hello["serverInfo"]["name"], "codeagent-sandbox");
     assert!(hello["instructions"].as_str().unwrap().contains("Isolation: namespace"));
     client
@@ -170,6 +170,30 @@ fn what_an_agents_command_destroys_comes_back() {
     assert!(!failed);
     assert_tree_eq(&before, &person.snapshot());
     agent.hang_up();
+}
+
+/// MC-08: an agent that cannot ask its user has no answer but no.
+#[test]
+fn an_agents_user_is_asked_before_much_is_deleted() {
+    let person = Person::with(PROJECT);
+    person.configure("[safeguards]\ndelete_threshold = 2\n");
+    let before = person.snapshot();
+    for (answer, is_kept) in [(None, false), (Some(false), false), (Some(true), true)] {
+        let mut agent = Client::start(&mut person.sandbox(["--protocol", "mcp"]));
+        agent.initialize(answer.map_or(json!({}), |_| json!({"elicitation": {}})));
+        let bash = json!({"name": "Bash", "arguments": {"command": "rm -rf a src"}});
+        let id = agent.call("tools/call", bash);
+        if let Some(answer) = answer {
+            let question = agent.wait_for(|line| line["method"] == "elicitation/create");
+            assert_tree_eq(&before, &person.snapshot());
+            let result = json!({"action": "accept", "content": {"confirm": answer}});
+            agent.send(&json!({"jsonrpc": "2.0", "id": question["id"], "result": result}));
+        }
+        let result = agent.answer(id);
+        assert_eq!(result["isError"] != true, is_kept, "{result}");
+        assert_eq!(!person.path("a").exists(), is_kept);
+        agent.hang_up();
+    }
 }
 
 #[test]

@@ -82,10 +82,10 @@ impl Client {
 
     /// Says hello, as agents do.
     #[track_caller]
-    pub(crate) fn initialize(&mut self) -> Value {
+    pub(crate) fn initialize(&mut self, capabilities: Value) -> Value {
         let parameters = json!({
             "protocolVersion": "2025-06-18",
-            "capabilities": {},
+            "capabilities": capabilities,
             "clientInfo": {"name": "test", "version": "0"},
         });
         let id = self.call("initialize", parameters);

@@ -23,7 +23,7 @@ use super::end_mark::EndMark;
 use crate::server::desk::{
     Desk, failure, isolation, not_undoable, open, refused_paths, steps, summary, warnings,
 };
-use crate::server::hub::{Heard, Hub, Role};
+use crate::server::hub::{Heard, Hub, Listening, Pending, Role};
 use crate::session::{CommandRequest, FileChange, FolderInfo, Session};
 
 /// All agents of one hub.
@@ -42,35 +42,34 @@ impl Agents {
         Ok(self.desk.directory(named)?)
     }
 
-    /// Runs with a thread that puts the questions of safeguards to the agent's user, unless a
-    /// frontend shows them to a person anyway.
-    fn with_questions<T>(&self, call: &Call, run: impl FnOnce() -> T) -> T {
-        let (asked, questions) = channel();
+    /// Puts the questions of safeguards to the agent's user for as long as the result lives, unless
+    /// a frontend shows them to a person anyway.
+    fn ask_the_user(&self, call: &Call) -> Listening {
+        let (hub, call) = (Arc::clone(&self.desk.hub), call.clone());
+        let (asked, questions) = channel::<Pending>();
         let listening = self.desk.hub.listen(Role::Agent, move |heard| {
             if let Heard::Question(question) = heard {
-                // The command has ended meanwhile.
-                let _ = asked.send((*question).clone());
+                let _ = asked.send((*question).clone()); // nobody is there to ask any more
             }
         });
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for question in questions {
-                    if self.desk.hub.has_frontend() {
-                        continue;
-                    }
-                    let wanted = Question::in_the_middle(question.request.message.clone());
-                    let decision = match call.ask_user(&wanted) {
-                        Ok(true) => SafeguardDecision::Allow,
-                        _ => SafeguardDecision::Deny,
-                    };
-                    // Its time may be over, and then it was denied.
-                    let _ = self.desk.hub.answer(&question.name, decision);
+        // Nobody waits for it: a user may take longer than the question is open. Without a thread
+        // there is no answer, which means no.
+        let asking = std::thread::Builder::new().name("question".to_owned()).spawn(move || {
+            for question in questions {
+                if hub.has_frontend() {
+                    continue;
                 }
-            });
-            let ran = run();
-            drop(listening);
-            ran
-        })
+                let wanted = Question::in_the_middle(question.request.message.clone());
+                let decision = match call.ask_user(&wanted) {
+                    Ok(true) => SafeguardDecision::Allow,
+                    _ => SafeguardDecision::Deny,
+                };
+                // Its time may be over, and then it was denied.
+                let _ = hub.answer(&question.name, decision);
+            }
+        });
+        drop(asking);
+        listening
     }
 }
 
@@ -134,14 +133,13 @@ impl Backend for Agents {
         command.is_checked = true;
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         let asked = (&RequestId::Text(format!("mcp-{number}")), &call.cancel);
-        let report = self.with_questions(call, || {
-            self.desk.run(&session, &command, None, asked, |said| {
-                let data = said.data.as_bytes();
-                match said.stream {
-                    OutputStream::Stdout => call.output(&mark.pass(data)),
-                    OutputStream::Stderr => call.output(data),
-                }
-            })
+        let _asking = self.ask_the_user(call);
+        let report = self.desk.run(&session, &command, None, asked, |said| {
+            let data = said.data.as_bytes();
+            match said.stream {
+                OutputStream::Stdout => call.output(&mark.pass(data)),
+                OutputStream::Stderr => call.output(data),
+            }
         })?;
         let (rest, cwd) = mark.end();
         call.output(&rest);
