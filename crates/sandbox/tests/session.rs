@@ -22,6 +22,7 @@ use codeagent_sandbox::session::{
 };
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
+use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
 use common::{PROGRAM, can_use_fuse, eventually, processes_that_name};
 
 struct Office {
@@ -294,6 +295,25 @@ fn a_worker_that_dies_is_replaced() {
     office.event("lost", |event| matches!(event, Event::WorkerLost { .. }));
     office.run("echo two > two");
     assert_eq!(office.session.history(None).unwrap().len(), 2);
+}
+
+/// A mount protects no paths, and commands are not to get round the rules by its worker.
+#[test]
+fn a_folder_is_shared_only_with_whoever_protects_paths_in_it() {
+    let workspace = TempWorkspace::with_fixture(fill);
+    let settings = Settings::new(workspace.working(), workspace.undo());
+    let spec = WorkerSpec { program: PROGRAM.into(), ..WorkerSpec::new(settings).unwrap() };
+    let worker = WorkerProcess::start(&spec, |_| {}).unwrap().unwrap();
+    let mut options = options(&workspace);
+    options.share = true;
+    let session = Session::new(options).unwrap();
+
+    let refused = session.start().unwrap_err();
+
+    assert!(refused.to_string().contains("protects no paths"), "{refused}");
+    worker.end(Duration::from_secs(20)).unwrap();
+    session.start().unwrap();
+    session.stop().unwrap();
 }
 
 #[test]

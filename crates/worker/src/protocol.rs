@@ -235,6 +235,8 @@ pub struct Greeting {
     pub attached: bool,
     /// The process that started the worker has gone, and anybody may end it.
     pub orphaned: bool,
+    /// It has rules that protect paths.
+    pub guarded: bool,
     /// `None`: the engine runs within the process that asks.
     pub confinement: Option<Confinement>,
 }

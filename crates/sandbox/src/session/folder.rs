@@ -161,7 +161,17 @@ impl Folder {
             Err(Unreachable::Failed(error)) => return Err(error.into()),
         };
         let greeting = client.hello()?;
-        Ok((!greeting.orphaned).then_some(client))
+        if greeting.orphaned {
+            return Ok(None);
+        }
+        // Commands would do there what they may not do anywhere else.
+        if !greeting.guarded {
+            return Err(SandboxError::usage(
+                format!("process {} holds this folder and protects no paths in it", greeting.pid),
+                "end it first; a mount ends with umount",
+            ));
+        }
+        Ok(Some(client))
     }
 
     /// Ends the worker, and waits until it has gone.
