@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 pub(crate) mod client;
+pub(crate) mod repository;
 
 use std::ffi::OsStr;
 use std::fs;
