@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 /// So many requests of a client are unanswered, or answered and unread; further ones wait until it
 /// reads.
-const MAX_OPEN: usize = 256;
+const MAX_OPEN: usize = 128;
 
 pub(crate) struct Bounded<T> {
     inner: T,
