@@ -247,7 +247,7 @@ fn an_interrupted_step_is_taken_back_and_told_at_the_start() {
 
 #[test]
 fn other_peoples_edits_are_told_and_our_own_are_not() {
-    let office = Office::with(TempWorkspace::with_fixture(fill), |options| options.watch = true);
+    let office = Office::new();
     office.run("echo ours > a");
     fs::write(office.workspace.path("a"), "theirs").unwrap();
     let is_edit = |event: &Event| matches!(event, Event::ExternalModification { .. });

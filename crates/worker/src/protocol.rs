@@ -169,6 +169,9 @@ pub enum Request {
     SetLimits(ResourceLimits),
     /// Somebody saw these paths change on the host; those that we did not change → `Vec<RelPathBuf>`
     ExternalModification { paths: Vec<RelPathBuf> },
+    /// Whoever looks for that has missed something: everything the history knows is compared; what
+    /// we did not change → `Vec<RelPathBuf>`
+    WatcherOverflowed,
 
     /// A change to the working directory, recorded like any other; waits while a safeguard's
     /// question is open. → nothing

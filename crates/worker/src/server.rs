@@ -283,6 +283,7 @@ impl Server {
             Request::ExternalModification { paths } => {
                 reply(&engine.external_modification(&paths)?)
             }
+            Request::WatcherOverflowed => reply(&engine.watcher_overflowed()?),
             Request::Change(change) => {
                 let fs = self.fs.as_ref().ok_or_else(|| {
                     Failure::new(ErrorCode::NotServed, "no filesystem is served here")

@@ -86,7 +86,10 @@ pub(crate) fn failure(error: SandboxError) -> Failure {
     };
     match &error {
         SandboxError::Failed(failed) if !failed.conflicts.is_empty() => {
-            failure.with_data(&undo::conflicts(failed.conflicts.clone()))
+            let conflicts = undo::conflicts(failed.conflicts.clone());
+            failure
+                .with_data(&serde_json::json!({ "conflicts": conflicts }))
+                .hinted("set skip_conflicts to keep those files, or force to overwrite them")
         }
         _ => failure,
     }
