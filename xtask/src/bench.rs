@@ -2,6 +2,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use crate::clients;
 use crate::filesystems::{Filesystems, Kind};
 use crate::packages;
 use crate::process::{cargo, run as run_program};
@@ -14,7 +15,7 @@ const DISK_SIZE_BYTES: u64 = 4 << 30;
 /// The disk part runs on an ext4 image mounted below target/test-fs (needs root).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The benchmark: `engine`, `fs`, `namespace`, or `micro` for the microbenchmarks of all crates
+    /// The benchmark: `engine`, `fs`, `namespace`, `mcp`, or `micro` for the microbenchmarks of all crates
     name: String,
     /// Print the figures as JSON
     #[arg(long)]
@@ -41,6 +42,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         command.arg("--json");
     }
     filesystems.announce(&mut command);
+    if args.name == "mcp" {
+        let mut notes = Vec::new();
+        command.envs(clients::install(&mut notes));
+        notes.iter().for_each(|note| eprintln!("{note}"));
+    }
     run_program(&mut command)?;
     Ok(ExitCode::SUCCESS)
 }

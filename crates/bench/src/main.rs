@@ -5,6 +5,7 @@ mod driver;
 mod engine;
 mod fs;
 mod groups;
+mod mcp;
 mod namespace;
 mod noise;
 mod one_core;
@@ -46,6 +47,8 @@ enum Benchmark {
     },
     /// Commands in namespaces against bare ones, bubblewrap, and a shadow git repository
     Namespace(Options),
+    /// The MCP server: how long calls take, and how many there are a second
+    Mcp(Options),
     /// Started by `fs`
     #[command(hide = true)]
     Serve(fs::serve::Args),
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Benchmark::Engine(options) => run(&options, &engine::groups(), !options.no_disk),
         Benchmark::Fs { options, settings } => run(&options, &fs::groups(&settings), false),
         Benchmark::Namespace(options) => run(&options, &namespace::groups(), false),
+        Benchmark::Mcp(options) => run(&options, &mcp::groups(), false),
         Benchmark::Serve(args) => fs::serve::run(&args).map(|()| true),
     };
     match met {

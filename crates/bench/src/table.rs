@@ -18,6 +18,7 @@ pub(crate) enum Value {
     },
     Bytes(u64),
     Records(u64),
+    PerSecond(f64),
 }
 
 impl Value {
@@ -25,6 +26,7 @@ impl Value {
         match self {
             Self::Time(time) => time.as_secs_f64() * 1e3,
             Self::PerCall { ns } => ns,
+            Self::PerSecond(rate) => rate,
             Self::Bytes(count) | Self::Records(count) => count as f64,
         }
     }
@@ -35,6 +37,7 @@ impl Value {
             Self::PerCall { .. } => "ns",
             Self::Bytes(_) => "bytes",
             Self::Records(_) => "records",
+            Self::PerSecond(_) => "per second",
         }
     }
 
@@ -52,6 +55,7 @@ impl Value {
             Self::Bytes(bytes) if bytes < 10 << 20 => format!("{} KiB", bytes >> 10),
             Self::Bytes(bytes) => format!("{} MiB", bytes >> 20),
             Self::Records(count) => count.to_string(),
+            Self::PerSecond(rate) => format!("{rate:.0}/s"),
         }
     }
 }
@@ -66,6 +70,7 @@ pub(crate) enum Bar {
     /// The baseline takes at least this many times as long.
     FasterTimes(f64),
     AtMost(Value),
+    AtLeast(Value),
     Below(Value),
     Exactly(Value),
 }
@@ -79,6 +84,7 @@ impl Bar {
             Self::RatioBelow(bound) => ratio.map(|ratio| ratio < bound),
             Self::FasterTimes(bound) => ratio.map(|ratio| ratio * bound <= 1.0),
             Self::AtMost(bound) => Some(number <= bound.number()),
+            Self::AtLeast(bound) => Some(number >= bound.number()),
             Self::Below(bound) => Some(number < bound.number()),
             Self::Exactly(bound) => Some(number == bound.number()),
         }
@@ -91,6 +97,7 @@ impl Bar {
             Self::RatioBelow(bound) => format!("< {bound}×"),
             Self::FasterTimes(bound) => format!("{bound:.0}× faster"),
             Self::AtMost(bound) => format!("≤ {}", bound.text()),
+            Self::AtLeast(bound) => format!("≥ {}", bound.text()),
             Self::Below(bound) => format!("< {}", bound.text()),
             Self::Exactly(bound) => format!("= {}", bound.text()),
         }
@@ -306,6 +313,9 @@ mod tests {
         let bound = Bar::AtMost(Value::Time(ms(5)));
         assert_eq!(Row::time("row", ms(5), bound).is_met(), Some(true));
         assert_eq!(Row::time("row", ms(6), bound).is_met(), Some(false));
+        let bound = Bar::AtLeast(Value::PerSecond(1_000.0));
+        let row = |rate| Row::new("row", Value::PerSecond(rate), bound).is_met();
+        assert_eq!((row(1_000.0), row(999.0)), (Some(true), Some(false)));
         let bound = Bar::Below(Value::Bytes(64 << 10));
         assert_eq!(Row::new("row", Value::Bytes(64 << 10), bound).is_met(), Some(false));
     }

@@ -18,6 +18,7 @@ mod server;
 #[cfg(unix)]
 mod socket;
 mod tools;
+mod transport;
 
 pub use ask::Question;
 pub use backend::{Backend, BashEnd, BashRequest, Surroundings, Undone};

@@ -20,10 +20,12 @@ impl OutputBuffer {
         let room = HALF_BYTES - self.head.len();
         let (head, rest) = bytes.split_at(bytes.len().min(room));
         self.head.extend_from_slice(head);
-        self.tail.extend(rest);
-        let excess = self.tail.len().saturating_sub(HALF_BYTES);
+        // What would be dropped at once is not even copied.
+        let (skipped, kept) = rest.split_at(rest.len().saturating_sub(HALF_BYTES));
+        let excess = (self.tail.len() + kept.len()).saturating_sub(HALF_BYTES);
         self.tail.drain(..excess);
-        self.dropped_bytes += excess as u64;
+        self.tail.extend(kept);
+        self.dropped_bytes += (excess + skipped.len()) as u64;
     }
 
     /// Everything so far, as text.

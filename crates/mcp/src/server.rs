@@ -22,6 +22,7 @@ use crate::client::{Client, Context, EndWithClient};
 use crate::error::McpError;
 use crate::instructions::instructions;
 use crate::tools::{self, Answer, Definition};
+use crate::transport::Bounded;
 
 /// What an owner of the server may choose.
 #[derive(Debug, Clone, Copy)]
@@ -52,8 +53,11 @@ where
 {
     let client = Client::new(&settings)?;
     let _ends = EndWithClient(Arc::clone(&client));
-    let server = Server { backend, client };
+    let of_client = Arc::clone(&client);
     let transport = AsyncRwTransport::new_server(read, write);
+    // What it has running need not come to its end then.
+    let transport = Bounded::new(transport, move || of_client.commands.cancel_all());
+    let server = Server { backend, client };
     let running = serve_server(server, transport)
         .await
         .map_err(|error| McpError::Handshake(error.to_string()))?;

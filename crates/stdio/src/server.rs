@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use codeagent_common::{CancelToken, ErrorCode};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde_json::json;
 
 use crate::MAX_LINE_BYTES;
@@ -53,9 +53,10 @@ impl Default for Limits {
     }
 }
 
-/// Serves a client until `reader` ends and every request has its answer.
+/// Serves a client until `reader` ends and every request has its answer, or nothing can be written
+/// any more.
 pub fn serve(
-    reader: impl Read,
+    reader: impl Read + Send + 'static,
     writer: impl Write + Send + 'static,
     handler: Arc<dyn Handler>,
 ) -> Result<(), StdioError> {
@@ -63,7 +64,7 @@ pub fn serve(
 }
 
 pub fn serve_with(
-    reader: impl Read,
+    reader: impl Read + Send + 'static,
     writer: impl Write + Send + 'static,
     handler: Arc<dyn Handler>,
     limits: Limits,
@@ -77,7 +78,13 @@ pub fn serve_with(
         .map_err(StdioError::Thread)?;
     server.handler.connected(&Events(Arc::clone(&server.outbox)));
 
-    let read = server.read(reader);
+    let reading = Arc::clone(&server);
+    // Not joined either: it may wait for ever for a client that says nothing.
+    std::thread::Builder::new()
+        .name("stdio-reader".to_owned())
+        .spawn(move || reading.end_of_input.set(reading.read(reader)))
+        .map_err(StdioError::Thread)?;
+    let read = server.end_of_input.wait();
     server.handler.input_ended();
     server.lanes.finish();
     server.outbox.close(limits.patience);
@@ -91,6 +98,31 @@ struct Server {
     lanes: Lanes,
     /// Requests that have no answer yet, and how to cancel them.
     open: Mutex<HashMap<RequestId, CancelToken>>,
+    end_of_input: EndOfInput,
+}
+
+/// Why no more requests are taken; the first reason counts.
+#[derive(Default)]
+struct EndOfInput {
+    reason: Mutex<Option<Result<(), StdioError>>>,
+    is_set: Condvar,
+}
+
+impl EndOfInput {
+    fn set(&self, reason: Result<(), StdioError>) {
+        self.reason.lock().get_or_insert(reason);
+        self.is_set.notify_all();
+    }
+
+    fn wait(&self) -> Result<(), StdioError> {
+        let mut reason = self.reason.lock();
+        loop {
+            if let Some(reason) = reason.take() {
+                return reason;
+            }
+            self.is_set.wait(&mut reason);
+        }
+    }
 }
 
 struct Lanes {
@@ -136,6 +168,7 @@ impl Server {
             outbox: Arc::new(Outbox::new(bounds)),
             lanes: Lanes::new(&limits),
             open: Mutex::default(),
+            end_of_input: EndOfInput::default(),
         }
     }
 
@@ -148,6 +181,7 @@ impl Server {
             if written.is_err() {
                 self.outbox.broke();
                 self.cancel_all();
+                self.end_of_input.set(Ok(()));
                 return;
             }
         }

@@ -25,17 +25,21 @@ pub(crate) fn run_if_asked() -> Option<ExitCode> {
     Some(codeagent_sandbox::cli::main_with(std::iter::once(name).chain(arguments)))
 }
 
+/// `sandbox` with arguments.
+pub(crate) fn sandbox<const N: usize>(arguments: [&str; N]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(ARGUMENT).args(arguments);
+    Ok(command)
+}
+
 pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
     let scratch = place.scratch(64 << 20)?;
     let (folder, home) = (scratch.work(), scratch.path("home"));
     std::fs::create_dir(&home)?;
-    let program = std::env::current_exe()?;
     let (mut native, mut ours) = (Samples::default(), Samples::default());
     for round in 0..repetitions * TIMES {
         let alone = time(Command::new("true"), &folder, &home)?;
-        let mut sandbox = Command::new(&program);
-        sandbox.args([ARGUMENT, "run", "--", "true"]);
-        let contained = time(sandbox, &folder, &home)?;
+        let contained = time(sandbox(["run", "--", "true"])?, &folder, &home)?;
         // The first ones find nothing in the caches, and look at what the machine offers.
         if round > 1 {
             native.push(alone);

@@ -14,7 +14,7 @@ use crate::groups::Group;
 use crate::place::Place;
 use crate::table::Row;
 
-pub(crate) use binary::run_if_asked;
+pub(crate) use binary::{run_if_asked, sandbox};
 
 type Measure = fn(&Place, u32) -> Result<Vec<Row>>;
 

@@ -160,7 +160,7 @@ fn still_running(command: &Command) -> Answer {
     text.push_str(&format!(
         "[still running: call Bash with handle \"{handle}\" to wait for more, and with stop to end it]"
     ));
-    Answer::text(text)
+    Answer::short(text)
 }
 
 fn tell(command: &Command, end: &BashEnd) -> Answer {
@@ -184,7 +184,7 @@ fn tell(command: &Command, end: &BashEnd) -> Answer {
         text.push_str(&format!("[NOT undoable: {reason}]\n"));
     }
     push_paths(&mut text, "Protected, and so not changed", &end.refused_paths);
-    Answer { is_error: broke_off, ..Answer::text(text.trim_end()) }
+    Answer { is_error: broke_off, ..Answer::short(text.trim_end()) }
 }
 
 fn end_line(text: &mut String) {

@@ -102,6 +102,11 @@ impl Answer {
         Self { text: shorten(text.into()), ..Self::default() }
     }
 
+    /// A text whose long part has been shortened already: what that says of itself must stay.
+    fn short(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
     fn structured(value: &impl serde::Serialize) -> Self {
         let value = serde_json::to_value(value).unwrap_or_default();
         Self { text: value.to_string(), structured: Some(value), is_error: false }

@@ -56,7 +56,7 @@ impl Serve {
     }
 
     fn serve(mut self) -> Result<()> {
-        logging::start();
+        let _log = logging::start();
         let is_mcp = self.protocol == Protocol::Mcp;
         let project = std::env::var_os(PROJECT_DIR).filter(|_| is_mcp);
         if self.session.working_dir.is_empty()
@@ -85,7 +85,7 @@ pub(super) fn flag_in(matches: &ArgMatches) -> Option<String> {
 }
 
 fn serve_frontend(hub: &Arc<Hub>) -> Result<()> {
-    let served = stdio::serve(hub, stdin().lock(), stdout());
+    let served = stdio::serve(hub, stdin(), stdout());
     served.map_err(|error| SandboxError::Io(std::io::Error::other(error)))
 }
 

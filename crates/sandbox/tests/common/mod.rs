@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 pub(crate) mod client;
+pub(crate) mod malformed;
+pub(crate) mod repository;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -129,15 +131,20 @@ pub(crate) fn sh(script: &str, dir: &Path) {
 
 /// Waits until something is so, or fails.
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    eventually_within(Duration::from_secs(20), what, is_so);
+}
+
+#[track_caller]
+pub(crate) fn eventually_within(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + time;
     while Instant::now() < deadline {
         if is_so() {
             return;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("{what}: not within twenty seconds");
+    panic!("{what}: not within {time:?}");
 }
 
 /// Processes whose command line has this text in it.
@@ -150,6 +157,13 @@ pub(crate) fn processes_that_name(needle: &str) -> Vec<u32> {
             line.windows(needle.len()).any(|part| part == needle.as_bytes())
         })
         .collect()
+}
+
+/// The memory that a process has now.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 pub(crate) fn can_use_fuse() -> bool {

@@ -15,7 +15,7 @@ use super::hub::{Hub, Listening, Role};
 /// Serves a frontend until it says no more. The session ends with it.
 pub fn serve(
     hub: &Arc<Hub>,
-    reader: impl Read,
+    reader: impl Read + Send + 'static,
     writer: impl Write + Send + 'static,
 ) -> Result<(), StdioError> {
     let frontend = Arc::new(Frontend { desk: Desk::new(hub), listening: Mutex::default() });
