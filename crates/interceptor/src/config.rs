@@ -24,6 +24,12 @@ pub trait PathPolicy: Send + Sync {
         false
     }
 
+    /// Whether a rule could apply to a path because this name is in it. A path without any such
+    /// name is not asked about when it appears with the directory it is in.
+    fn minds(&self, _name: &[u8]) -> bool {
+        true
+    }
+
     /// Whether content has to be looked at before it takes this name. Where that cannot be done,
     /// because it is written in place or is no file, the policy is asked about
     /// [`PathUse::Write`] instead.

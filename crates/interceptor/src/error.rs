@@ -39,9 +39,9 @@ pub enum UndoError {
     StepUnprotected { step: StepId, reason: String },
     #[error("there is no step {0} in the history")]
     StepNotFound(StepId),
-    #[error("there are only {available} steps to undo")]
+    #[error("{} to undo", available_steps(*available))]
     NothingToUndo { available: usize },
-    #[error("there are only {available} steps to redo")]
+    #[error("{} to redo", available_steps(*available))]
     NothingToRedo { available: usize },
     #[error("step {0} is still open")]
     StepOpen(StepId),
@@ -81,6 +81,14 @@ fn list(conflicts: &[Conflict]) -> String {
         text.push(format!("and {} more", conflicts.len() - SHOWN));
     }
     text.join(", ")
+}
+
+fn available_steps(available: usize) -> String {
+    match available {
+        0 => "there is nothing".to_owned(),
+        1 => "there is only one step".to_owned(),
+        more => format!("there are only {more} steps"),
+    }
 }
 
 impl UndoError {
@@ -182,6 +190,7 @@ impl UndoError {
             Self::PathProtected { .. } => {
                 "allow the path in the configuration if you mean it".into()
             }
+            Self::StepNotFound(_) => "the history lists the steps there are".into(),
             Self::StepOpen(_) => "close or abort the step first".into(),
             Self::NotKept { .. } => {
                 "files that the step itself removed or rewrote can still be restored, one by one"

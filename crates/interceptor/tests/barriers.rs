@@ -6,7 +6,7 @@ mod common;
 
 use codeagent_common::ExternalModificationPolicy;
 use codeagent_interceptor::{EngineEvent, HistoryEntry, StepRequest};
-use codeagent_test_support::assert_tree_eq;
+use codeagent_test_support::{Applier, assert_tree_eq};
 use common::edits::{bench_with, blocked, force, read, write};
 use common::rel_bufs;
 
@@ -102,6 +102,33 @@ fn our_own_writes_are_no_external_modifications() {
     assert_eq!(bench.engine.external_modification(&ours).unwrap(), []);
     assert_eq!(bench.engine.barriers(), []);
     assert_eq!(bench.events.all(), []);
+}
+
+/// EB-05: a watcher is late.
+#[test]
+fn what_was_taken_back_or_undone_for_good_is_no_external_modification() {
+    let bench = bench_with(ExternalModificationPolicy::Barrier);
+    bench.step(|fs| fs.create("first.txt", b"").unwrap());
+    let ours = rel_bufs(&["small.txt", "medium.txt", "src", "src/main.rs"]);
+    let work = |fs: &Applier<'_>| {
+        fs.append("small.txt", b"agent").unwrap();
+        fs.unlink("medium.txt").unwrap();
+        fs.append("src/main.rs", b"agent").unwrap();
+    };
+    bench.engine.open_step(StepRequest::command("agent")).unwrap();
+    work(&bench.applier());
+    bench.engine.abort_step().unwrap();
+    assert_eq!(bench.engine.external_modification(&ours).unwrap(), []);
+
+    bench.step(|fs| work(fs));
+    bench.undo(1);
+    bench.step(|fs| fs.create("next.txt", b"").unwrap());
+    assert_eq!(bench.engine.external_modification(&ours).unwrap(), []);
+    assert_eq!(bench.engine.barriers(), []);
+
+    write(&bench, "small.txt", b"the user's");
+    let found = bench.engine.external_modification(&ours).unwrap();
+    assert_eq!(found, rel_bufs(&["small.txt"]));
 }
 
 /// EB-05

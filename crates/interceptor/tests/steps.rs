@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use codeagent_common::{Change, ChangeKind, EntryKind, StepId, StepKind};
+use codeagent_common::{Change, ChangeKind, EntryKind, StepId, StepInfo, StepKind};
 use codeagent_interceptor::{
     ClosedStep, RollbackOptions, StepRequest, UndoError, WriteInterceptor,
 };
@@ -163,6 +163,24 @@ fn undo_and_redo_name_the_steps_in_the_order_they_took_them() {
     assert_eq!(bench.engine.redoable(), []);
     let ids: Vec<StepId> = bench.engine.steps().iter().map(|step| step.id).collect();
     assert_eq!(ids, [first, second]);
+}
+
+#[test]
+fn what_can_be_redone_is_told_as_it_was_done() {
+    let bench = Bench::new(fixtures::small_tree);
+    let step = bench.step(|fs| {
+        fs.create("one.txt", b"1").unwrap();
+        fs.create("two.txt", b"2").unwrap();
+        fs.unlink("small.txt").unwrap();
+    });
+    let counts = |step: &StepInfo| (step.added, step.deleted, step.modified);
+    assert_eq!(counts(&step), (2, 1, 0));
+    bench.undo(1);
+    assert_eq!(counts(&bench.engine.redoable()[0]), (2, 1, 0));
+    let bench = bench.reopened();
+    assert_eq!(counts(&bench.engine.redoable()[0]), (2, 1, 0));
+    bench.redo(1);
+    assert_eq!(counts(&bench.engine.steps()[0]), (2, 1, 0));
 }
 
 #[test]

@@ -140,6 +140,11 @@ impl SandboxError {
                 "undo with --skip-conflicts to keep those files, or with --force to overwrite them"
                     .into()
             }
+            Self::Failed(failure) if failure.code == ErrorCode::StepOpen => {
+                "a command still runs in this folder: wait until it has ended; a step that was \
+                 begun by hand ends with `sandbox step end`"
+                    .into()
+            }
             Self::Failed(failure) => failure.hint.clone()?,
             Self::NoLog(_) => "name the directory that was given as --undo-dir".into(),
             Self::NoHistory(dir) => {

@@ -22,6 +22,7 @@ use codeagent_sandbox::session::{
 };
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
+use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
 use common::{PROGRAM, can_use_fuse, eventually, processes_that_name};
 
 struct Office {
@@ -246,7 +247,7 @@ fn an_interrupted_step_is_taken_back_and_told_at_the_start() {
 
 #[test]
 fn other_peoples_edits_are_told_and_our_own_are_not() {
-    let office = Office::with(TempWorkspace::with_fixture(fill), |options| options.watch = true);
+    let office = Office::new();
     office.run("echo ours > a");
     fs::write(office.workspace.path("a"), "theirs").unwrap();
     let is_edit = |event: &Event| matches!(event, Event::ExternalModification { .. });
@@ -296,6 +297,25 @@ fn a_worker_that_dies_is_replaced() {
     assert_eq!(office.session.history(None).unwrap().len(), 2);
 }
 
+/// A mount protects no paths, and commands are not to get round the rules by its worker.
+#[test]
+fn a_folder_is_shared_only_with_whoever_protects_paths_in_it() {
+    let workspace = TempWorkspace::with_fixture(fill);
+    let settings = Settings::new(workspace.working(), workspace.undo());
+    let spec = WorkerSpec { program: PROGRAM.into(), ..WorkerSpec::new(settings).unwrap() };
+    let worker = WorkerProcess::start(&spec, |_| {}).unwrap().unwrap();
+    let mut options = options(&workspace);
+    options.share = true;
+    let session = Session::new(options).unwrap();
+
+    let refused = session.start().unwrap_err();
+
+    assert!(refused.to_string().contains("protects no paths"), "{refused}");
+    worker.end(Duration::from_secs(20)).unwrap();
+    session.start().unwrap();
+    session.stop().unwrap();
+}
+
 #[test]
 fn read_only_folders_are_refused_by_everything() {
     let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
@@ -325,21 +345,6 @@ fn a_reset_forgets_what_commands_left_and_not_what_they_did() {
     assert_ne!(office.run("cat /tmp/note").exit_code, 0);
     assert!(office.workspace.path("x").exists());
     assert_eq!(office.session.history(None).unwrap().len(), 1);
-}
-
-#[test]
-fn on_the_host_nothing_is_recorded_and_that_is_said() {
-    let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
-        options.isolation = IsolationChoice::Host;
-    });
-    let mut said = Vec::new();
-    let request = CommandRequest::shell("pwd; rm a; exit 5");
-    let report = office.session.exec(&request, |_, data| said.extend_from_slice(data)).unwrap();
-    assert_eq!((report.exit_code, report.undoable, report.isolation), (5, false, Isolation::Host));
-    assert!(
-        String::from_utf8(said).unwrap().contains(office.workspace.working().to_str().unwrap())
-    );
-    assert!(office.session.history(None).unwrap().is_empty());
 }
 
 #[test]

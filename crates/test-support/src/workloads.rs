@@ -10,9 +10,10 @@ pub fn has(tool: &str) -> bool {
     found.is_ok_and(|output| output.status.success())
 }
 
-/// Variables that keep out what the user has configured for himself.
+/// Variables that keep out what the user has configured for himself. Nothing can be made below a
+/// home that is a device, not even by root.
 pub const ENVIRONMENT: [(&str, &str); 2] =
-    [("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/nonexistent")];
+    [("GIT_CONFIG_GLOBAL", "/dev/null"), ("HOME", "/dev/null")];
 
 /// # Panics
 /// When the script fails.

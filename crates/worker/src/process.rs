@@ -147,6 +147,7 @@ fn start(
         fs: Some(fs),
         working_dir: settings.working_dir,
         read_only: settings.read_only,
+        guarded: settings.path_rules.is_some(),
         confinement: Some(confinement),
         clients,
         ending: AtomicBool::new(false),

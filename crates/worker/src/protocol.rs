@@ -169,6 +169,9 @@ pub enum Request {
     SetLimits(ResourceLimits),
     /// Somebody saw these paths change on the host; those that we did not change → `Vec<RelPathBuf>`
     ExternalModification { paths: Vec<RelPathBuf> },
+    /// Whoever looks for that has missed something: everything the history knows is compared; what
+    /// we did not change → `Vec<RelPathBuf>`
+    WatcherOverflowed,
 
     /// A change to the working directory, recorded like any other; waits while a safeguard's
     /// question is open. → nothing
@@ -235,6 +238,8 @@ pub struct Greeting {
     pub attached: bool,
     /// The process that started the worker has gone, and anybody may end it.
     pub orphaned: bool,
+    /// It has rules that protect paths.
+    pub guarded: bool,
     /// `None`: the engine runs within the process that asks.
     pub confinement: Option<Confinement>,
 }

@@ -34,6 +34,8 @@ pub struct Server {
     pub(crate) fs: Option<Arc<WorkerFs>>,
     pub(crate) working_dir: PathBuf,
     pub(crate) read_only: bool,
+    /// Its path policy was made of rules.
+    pub(crate) guarded: bool,
     pub(crate) confinement: Option<Confinement>,
     pub(crate) clients: Arc<Clients>,
     /// No call is begun any more.
@@ -102,6 +104,7 @@ impl Server {
             fs: None,
             working_dir,
             read_only: false,
+            guarded: false,
             confinement: None,
             clients: Arc::default(),
             ending: AtomicBool::new(false),
@@ -224,6 +227,7 @@ impl Server {
             read_only: self.read_only,
             attached: self.owner.as_ref().is_some_and(|owner| owner.is_attached()),
             orphaned: self.owner.as_ref().is_some_and(|owner| owner.is_orphaned()),
+            guarded: self.guarded,
             confinement: self.confinement,
         }
     }
@@ -279,6 +283,7 @@ impl Server {
             Request::ExternalModification { paths } => {
                 reply(&engine.external_modification(&paths)?)
             }
+            Request::WatcherOverflowed => reply(&engine.watcher_overflowed()?),
             Request::Change(change) => {
                 let fs = self.fs.as_ref().ok_or_else(|| {
                     Failure::new(ErrorCode::NotServed, "no filesystem is served here")

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use codeagent_control::{CommandLine, Exec, Outcome, Stream};
 use codeagent_interceptor::OnConflict;
 use codeagent_namespace::{Executor, Finished, Policy, Surroundings, View, ViewChoice, WorkFolder};
+use codeagent_sandbox::policy::PathRules;
 use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
 
 use crate::place::Scratch;
@@ -64,7 +65,10 @@ impl Session {
     /// For a folder of `scratch`.
     pub(super) fn new(scratch: &Scratch, folder: PathBuf, name: &str) -> Result<Self> {
         let undo = scratch.path(&format!("undo-{name}"));
-        let mut spec = WorkerSpec::new(Settings::new(&folder, undo))?;
+        let mut settings = Settings::new(&folder, undo);
+        // As in every session: whatever appears is looked through.
+        settings.path_rules = Some(PathRules::default().to_bytes()?.into());
+        let mut spec = WorkerSpec::new(settings)?;
         spec.silent = true;
         let worker = WorkerProcess::start(&spec, |_| {})?.map_err(|failure| anyhow!(failure))?;
         let policy = Policy::new(scratch.path(&format!("state-{name}")));

@@ -46,6 +46,14 @@ impl StagedChange {
 /// Attributes of staged entries.
 pub(super) type Attributes = HashMap<RelPathBuf, Meta>;
 
+/// What is known already about a staged tree.
+pub(super) struct Known {
+    /// They need not be those of the staged entries any more.
+    pub(super) attributes: Attributes,
+    /// Nothing is left in its directories that the path policy denies.
+    pub(super) judged: bool,
+}
+
 /// What an adoption did.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AdoptReport {
@@ -63,16 +71,15 @@ impl UndoEngine {
         let staging =
             Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
         self.workspace.tree.forget_dirs();
-        self.adopt_known(&staging, changes, &Attributes::new())
+        self.adopt_known(&staging, changes, &Known { attributes: Attributes::new(), judged: false })
     }
 
-    /// As [`UndoEngine::adopt`], by somebody who has looked at both trees just now. Attributes that
-    /// are known need not be those of the staged entries any more.
+    /// As [`UndoEngine::adopt`], by somebody who has looked at both trees just now.
     pub(super) fn adopt_known(
         &self,
         staging: &Tree,
         changes: &[StagedChange],
-        known: &Attributes,
+        known: &Known,
     ) -> Result<AdoptReport> {
         if self.config.read_only {
             return Err(UndoError::ReadOnly);
@@ -87,9 +94,9 @@ impl UndoEngine {
             if let Some(denial) = step.denied.get() {
                 return Err(denial.error(id));
             }
-            let allowed = self.sort_out(&state, staging, changes)?;
+            let allowed = self.sort_out(&state, staging, changes, known.judged)?;
             match self.ask_about(&state, id, staging, &allowed.0) {
-                Ok(()) => return self.adopt_allowed(&state, staging, allowed, known),
+                Ok(()) => return self.adopt_allowed(&state, staging, allowed, &known.attributes),
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Ask(question)) => {
                     drop(state);
@@ -107,11 +114,12 @@ impl UndoEngine {
         state: &State,
         staging: &Tree,
         changes: &'c [StagedChange],
+        judged: bool,
     ) -> Result<(Vec<&'c StagedChange>, AdoptReport)> {
         let mut report = AdoptReport::default();
         let mut allowed = Vec::new();
         for change in changes {
-            match self.judge_staged(state, staging, change) {
+            match self.judge_staged(state, staging, change, judged) {
                 Ok(()) => allowed.push(change),
                 Err(UndoError::PathProtected { rule, .. }) => {
                     report.protected.push((change.path().to_buf(), rule));
@@ -122,7 +130,13 @@ impl UndoEngine {
         Ok((allowed, report))
     }
 
-    fn judge_staged(&self, state: &State, staging: &Tree, change: &StagedChange) -> Result<()> {
+    fn judge_staged(
+        &self,
+        state: &State,
+        staging: &Tree,
+        change: &StagedChange,
+        judged: bool,
+    ) -> Result<()> {
         let step = state.open.as_ref();
         match change {
             StagedChange::Remove { path } => {
@@ -146,7 +160,7 @@ impl UndoEngine {
                 let entry = staging.owned_entry(staged.as_path()).map_err(UndoError::host)?;
                 self.inspect(path.as_path(), &entry, step)?;
                 self.judge_contents(path.as_path(), step)?;
-                if !policy.guards_below(path.as_path(), PathUse::Appear) {
+                if judged || !policy.guards_below(path.as_path(), PathUse::Appear) {
                     return Ok(());
                 }
                 let Ok(dir) = staging.owned_dir(staged.as_path()) else {

@@ -1,6 +1,6 @@
 //! Other people's edits: found by comparing what is there with what the sandbox left there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPath, RelPathBuf};
 
@@ -65,8 +65,9 @@ impl UndoEngine {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         let mut foreign = Vec::new();
+        let mut worked_in = None;
         for path in paths {
-            if !self.is_own(state, path.as_path())? {
+            if !self.is_own(state, path.as_path(), &mut worked_in)? {
                 foreign.push(path.clone());
             }
         }
@@ -100,7 +101,13 @@ impl UndoEngine {
         self.raise_barrier(state, foreign)
     }
 
-    fn is_own(&self, state: &State, path: RelPath<'_>) -> Result<bool> {
+    /// `worked_in` are the directories in which steps changed something, once they are known.
+    fn is_own(
+        &self,
+        state: &State,
+        path: RelPath<'_>,
+        worked_in: &mut Option<HashSet<RelPathBuf>>,
+    ) -> Result<bool> {
         if touched_by_open(state, self, path) {
             return Ok(true);
         }
@@ -110,7 +117,15 @@ impl UndoEngine {
                 return Ok(compare(*expected, now, false).is_none());
             }
         }
-        Ok(false)
+        if let Some(expected) = state.left.lock().at(path) {
+            return Ok(compare(expected, now, false).is_none());
+        }
+        // Its times have changed because we worked in it, and have put them right.
+        Ok(now.is_some_and(|now| now.is_dir())
+            && match worked_in {
+                Some(known) => known.contains(&path.to_buf()),
+                None => worked_in.insert(directories_worked_in(state)?).contains(&path.to_buf()),
+            })
     }
 
     fn raise_barrier(&self, state: &mut State, paths: Vec<RelPathBuf>) -> Result<Vec<RelPathBuf>> {
@@ -134,6 +149,24 @@ impl UndoEngine {
             .event(EngineEvent::ExternalModification { paths: paths.clone(), barrier });
         Ok(paths)
     }
+}
+
+fn directories_worked_in(state: &State) -> Result<HashSet<RelPathBuf>> {
+    let mut found = HashSet::new();
+    let mut add = |path: &RelPathBuf| {
+        let mut path = path.as_path();
+        while let Some(parent) = path.parent() {
+            if !found.insert(parent.to_buf()) {
+                break; // and so are those above it
+            }
+            path = parent;
+        }
+    };
+    for step in state.history.iter().chain(state.redo.lock().iter()) {
+        step.table()?.expected().keys().for_each(&mut add);
+    }
+    state.left.lock().paths().for_each(&mut add);
+    Ok(found)
 }
 
 fn touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {

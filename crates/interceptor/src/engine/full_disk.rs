@@ -91,6 +91,13 @@ impl UndoEngine {
     /// later.
     pub(super) fn drop_redo(&self, state: &State) -> std::io::Result<()> {
         let dropped: Vec<_> = state.redo.lock().drain(..).collect();
+        for entry in dropped.iter().filter(|entry| entry.is_small()) {
+            // Without it, a late watcher takes the undo for somebody else's work.
+            if let Ok(table) = entry.table() {
+                let left = table.expected().iter().map(|(path, stamp)| (path.clone(), *stamp));
+                state.left.lock().note(left);
+            }
+        }
         let dropped = dropped.into_iter().map(|entry| (entry.dir, entry.sequence));
         self.workspace.store.discard_spent(dropped)
     }

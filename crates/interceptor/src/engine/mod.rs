@@ -40,6 +40,7 @@ mod rollback;
 mod safeguard;
 mod state;
 mod steps;
+mod whole_dirs;
 
 use std::sync::atomic::AtomicBool;
 
@@ -152,6 +153,7 @@ impl UndoEngine {
                 counters: Mutex::new(Counters::default()),
                 disabled,
                 interrupted: None,
+                left: Mutex::default(),
                 retired: false,
             }),
             workspace,
@@ -217,6 +219,7 @@ impl UndoEngine {
             counters: Mutex::new(Counters::default()),
             disabled: None,
             interrupted: None,
+            left: Mutex::default(),
             retired: false,
         };
         Ok(())

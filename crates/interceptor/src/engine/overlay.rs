@@ -9,18 +9,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use codeagent_common::{PathUse, RelPath, RelPathBuf};
+use codeagent_common::{RelPath, RelPathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
-use super::adopt::{AdoptReport, Attributes, StagedChange};
-use super::state::State;
+use super::adopt::{AdoptReport, Attributes, Known, StagedChange};
 use crate::error::{Result, UndoError};
 use crate::host::{
-    Dir, Entry, Meta, MetaScope, OverlayMarks, Stamp, Tree, descend, read_exact_at, remove_all,
-    walk_some,
+    Dir, Entry, Meta, MetaScope, OverlayMarks, Stamp, Tree, read_exact_at, walk_some,
 };
 
 /// A place for the upper layer of an overlay.
@@ -135,10 +133,11 @@ impl UndoEngine {
         let tree = Tree::open(&up).map_err(UndoError::io("opening staged changes"))?;
         self.workspace.tree.forget_dirs();
         let Difference { changes, attributes, mut report, .. } = self.difference(&tree, since)?;
+        let known = Known { attributes, judged: true };
         if !changes.is_empty() {
             let protected = std::mem::take(&mut report.adopted.protected);
             report.adopted = self
-                .adopt_known(&tree, &changes, &attributes)
+                .adopt_known(&tree, &changes, &known)
                 .map_err(|error| self.say_if_full(error))?;
             report.adopted.protected.extend(protected);
         }
@@ -193,10 +192,8 @@ impl UndoEngine {
             merged.push((at, meta));
         }
         for (path, entry) in std::mem::take(&mut difference.whole) {
-            let policy = &self.config.paths;
-            if difference.moved || policy.guards_below(path.as_path(), PathUse::Appear) {
-                self.clean_below(&state, path.as_path(), &entry, &mut difference)?;
-            }
+            let taken_out = self.clean(&state, path.as_path(), &entry, difference.moved)?;
+            difference.report.adopted.protected.extend(taken_out);
             OverlayMarks::of(&entry)
                 .and_then(|marks| marks.strip(&entry))
                 .map_err(UndoError::host)?;
@@ -305,66 +302,6 @@ impl UndoEngine {
         into.to_examine -= examined;
         if !complete.map_err(UndoError::host)? {
             into.report.not_examined.push(path.to_buf());
-        }
-        Ok(())
-    }
-
-    /// Takes away what does not belong into a directory that comes as a whole: the overlay's
-    /// marks, and what the path policy denies.
-    fn clean_below(
-        &self,
-        state: &State,
-        path: RelPath<'_>,
-        top: &Entry<'_>,
-        into: &mut Difference,
-    ) -> Result<()> {
-        let guarded = self.config.paths.guards_below(path, PathUse::Appear);
-        let root = top.open_dir().map_err(UndoError::host)?;
-        // A directory says whether its entries have marks.
-        let impure = OverlayMarks::of(top).map_err(UndoError::host)?.impure;
-        let mut pending = vec![(RelPath::ROOT.to_buf(), impure)];
-        while let Some((at, impure)) = pending.pop() {
-            let dir = descend(&root, at.as_path()).map_err(UndoError::host)?;
-            for (name, kind) in dir.listing().map_err(UndoError::host)? {
-                let below = at.as_path().join(&name).map_err(|_| errno(Errno::INVAL))?;
-                let entry = dir.entry(name).owned();
-                let kind = match kind {
-                    FileType::Unknown => match entry.stat().map_err(UndoError::host)? {
-                        Some(stamp) => stamp.file_type(),
-                        None => continue,
-                    },
-                    kind => kind,
-                };
-                if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
-                    // What it hid is not there any more.
-                    entry.unlink().map_err(UndoError::host)?;
-                    continue;
-                }
-                if guarded {
-                    let full = path.concat(below.as_path());
-                    let step = state.open.as_ref();
-                    let judged = self
-                        .judge_path(full.as_path(), PathUse::Appear, step)
-                        .and_then(|()| self.inspect(full.as_path(), &entry, step));
-                    match judged {
-                        Err(UndoError::PathProtected { path, rule }) => {
-                            remove_all(&entry).map_err(UndoError::host)?;
-                            into.report.adopted.protected.push((path, rule));
-                            continue;
-                        }
-                        verdict => verdict?,
-                    }
-                }
-                if kind == FileType::Directory {
-                    let marks = OverlayMarks::of(&entry).map_err(UndoError::host)?;
-                    marks.strip(&entry).map_err(UndoError::host)?;
-                    pending.push((below, marks.impure));
-                } else if impure && kind != FileType::Symlink {
-                    OverlayMarks::of(&entry)
-                        .and_then(|marks| marks.strip(&entry))
-                        .map_err(UndoError::host)?;
-                }
-            }
         }
         Ok(())
     }

@@ -180,10 +180,7 @@ impl UndoEngine {
     ) -> Result<Inverted> {
         let done = self.invert_recorded(state, step, Purpose::Undo, treatment)?;
         state.history.retain(|entry| entry.sequence != step.sequence);
-        let mut info = step.info.clone();
-        info.stored_bytes = done.info.stored_bytes;
-        info.held_bytes = done.info.held_bytes;
-        let mut entry = ClosedEntry::new(info, done.sequence, done.dir);
+        let mut entry = ClosedEntry::new(done.info, done.sequence, done.dir);
         entry.counting = self.count_below(&entry.dir, done.directories);
         state.redo.lock().push(entry);
         self.drop_inverted(step);
@@ -266,6 +263,11 @@ impl UndoEngine {
             info.exit_code = source.info.exit_code;
             info.pinned = source.info.pinned;
             info.flagged.clone_from(&source.info.flagged);
+            if let Purpose::Undo(_) = recorder.header.purpose {
+                // What can be redone is told as it was done, not as it was undone.
+                let StepInfo { added, modified, deleted, renamed, .. } = source.info;
+                *info = StepInfo { added, modified, deleted, renamed, ..info.clone() };
+            }
         })?;
         let failed = || UndoError::io("finishing the undo or redo");
         if info.pinned {

@@ -1,6 +1,6 @@
 //! What the engine knows: the open step, the history, what can be redone.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -12,6 +12,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use super::provenance::Provenance;
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
+use crate::host::Stamp;
 use crate::store::{BarrierLog, ChangeTable, Counted, Counters, StepDir};
 
 /// Guarded by the engine's gate: shared while mutations happen, exclusive while steps change.
@@ -29,8 +30,34 @@ pub(super) struct State {
     /// A journal that is being taken back, and could not be to its end. Nothing is recorded or
     /// undone before that is finished.
     pub(super) interrupted: Option<Interrupted>,
+    pub(super) left: Mutex<Left>,
     /// Nothing will be recorded any more.
     pub(super) retired: bool,
+}
+
+/// What the sandbox itself left at paths of which no step tells any more, because it was taken back
+/// or undone for good: whoever sees it change there late must not take it for somebody else's edit.
+#[derive(Default)]
+pub(super) struct Left(HashMap<RelPathBuf, Option<Stamp>>);
+
+impl Left {
+    /// More are not remembered.
+    const MOST: usize = 1 << 16;
+
+    pub(super) fn note(&mut self, left: impl IntoIterator<Item = (RelPathBuf, Option<Stamp>)>) {
+        if self.0.len() > Self::MOST {
+            self.0.clear();
+        }
+        self.0.extend(left.into_iter().take(Self::MOST));
+    }
+
+    pub(super) fn at(&self, path: RelPath<'_>) -> Option<Option<Stamp>> {
+        self.0.get(&path.to_buf()).copied()
+    }
+
+    pub(super) fn paths(&self) -> impl Iterator<Item = &RelPathBuf> {
+        self.0.keys()
+    }
 }
 
 /// A journal on its way back.
@@ -72,6 +99,13 @@ impl ClosedEntry {
 
     pub(super) fn bytes(&self) -> u64 {
         self.info.stored_bytes.saturating_add(self.held_bytes())
+    }
+
+    /// To read what it changed takes next to no time.
+    pub(super) fn is_small(&self) -> bool {
+        const MOST: u64 = 1000;
+        let StepInfo { added, modified, deleted, renamed, .. } = self.info;
+        added + modified + deleted + renamed <= MOST
     }
 
     /// Net changes with stamps, read when first asked for.

@@ -1,7 +1,7 @@
 //! Opening, closing and aborting steps.
 
 use codeagent_common::{
-    ChangeKind, Protection, SafeguardId, StepId, StepInfo, StepKind, Timestamp,
+    ChangeKind, Protection, RelPathBuf, SafeguardId, StepId, StepInfo, StepKind, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -357,7 +357,13 @@ impl UndoEngine {
         let Interrupted { dir, sequence, provenance } = interrupted;
         self.forget_refreshed(state, *sequence)?;
         let (workspace, symlinks) = (&self.workspace, self.config.symlinks);
+        let touched = dir.journal().and_then(|journal| net_changes(&journal, &workspace.tree));
         let inverted = Inversion::final_(workspace, dir, *sequence, symlinks, provenance)?.run()?;
+        let changes = touched.map(|net| net.changes).unwrap_or_default();
+        let paths = changes.into_iter().flat_map(|change| [Some(change.path), change.from]);
+        let left =
+            |path: RelPathBuf| Some((path.clone(), workspace.tree.stat(path.as_path()).ok()?));
+        state.left.lock().note(paths.flatten().filter_map(left));
         self.settle_final_inversion(state, dir, *sequence, &inverted)?;
         Ok(inverted)
     }

@@ -22,7 +22,7 @@ use super::{Entry, FileId, Stamp};
 const CACHED_DIRS: usize = 512;
 
 /// Bytes of a directory that are read at once.
-const LISTED_AT_ONCE: usize = 32 << 10;
+pub(super) const LISTED_AT_ONCE: usize = 32 << 10;
 
 /// Fewer are not worth another thread.
 const STATS_PER_THREAD: usize = 512;
@@ -328,7 +328,11 @@ pub(super) fn open_dir_at(dir: BorrowedFd<'_>, path: &[u8]) -> rustix::io::Resul
     openat_beneath(dir, path, flags)
 }
 
-fn openat_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+pub(super) fn openat_beneath(
+    dir: BorrowedFd<'_>,
+    path: &[u8],
+    flags: OFlags,
+) -> rustix::io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {
         match rustix::fs::openat2(dir, path, flags, Mode::empty(), resolve) {

@@ -67,6 +67,8 @@ impl SessionArguments {
     /// A session as the configuration, then the command line, then the project want it.
     pub(crate) fn session(&self) -> Result<Arc<Session>> {
         let mut options = self.options()?;
+        // For one command nobody listens.
+        options.watch.enabled = false;
         for line in config::tighten_for_projects(&mut options)? {
             notice(&line);
         }

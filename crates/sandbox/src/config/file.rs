@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use codeagent_common::OverLimitPolicy;
+use codeagent_common::{ExternalModificationPolicy, OverLimitPolicy};
 use codeagent_namespace::View;
 use serde::Deserialize;
 
 use crate::classify::Lists;
 use crate::executor::IsolationChoice;
+use crate::policy::Pattern;
 use crate::session::{NetworkChoice, SessionOptions};
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -16,6 +17,7 @@ use crate::session::{NetworkChoice, SessionOptions};
 pub struct FileConfig {
     pub sandbox: Sandbox,
     pub undo: Undo,
+    pub watch: Watch,
     pub safeguards: Safeguards,
     pub protected: Protected,
     pub commands: Commands,
@@ -42,6 +44,15 @@ pub struct Undo {
     pub min_free_bytes: Option<u64>,
     pub durable: Option<bool>,
     pub gitignore: Option<bool>,
+    pub external_modifications: Option<ExternalModificationPolicy>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Watch {
+    pub enabled: Option<bool>,
+    pub quiet_ms: Option<u64>,
+    pub exclude: Option<Vec<Pattern>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -89,7 +100,7 @@ fn set<T>(target: &mut T, value: Option<T>) {
 impl FileConfig {
     /// As the user wants it.
     pub fn apply(self, options: &mut SessionOptions) {
-        let Self { sandbox, undo, safeguards, protected, commands, classify, agent } = self;
+        let Self { sandbox, undo, watch, safeguards, protected, commands, classify, agent } = self;
         set(&mut options.isolation, sandbox.isolation);
         set(&mut options.view, sandbox.view);
         set(&mut options.network, sandbox.network);
@@ -101,6 +112,10 @@ impl FileConfig {
         set(&mut options.limits.min_free_bytes, undo.min_free_bytes);
         set(&mut options.durable, undo.durable);
         set(&mut options.gitignore, undo.gitignore);
+        set(&mut options.external_modifications, undo.external_modifications);
+        set(&mut options.watch.enabled, watch.enabled);
+        set(&mut options.watch.quiet, watch.quiet_ms.map(Duration::from_millis));
+        set(&mut options.watch.exclude, watch.exclude);
         let asked = &mut options.safeguards;
         asked.delete_threshold = safeguards.delete_threshold.or(asked.delete_threshold);
         asked.overwrite_threshold_bytes =

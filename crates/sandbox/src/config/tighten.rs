@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
-use codeagent_common::OverLimitPolicy;
+use codeagent_common::{ExternalModificationPolicy, OverLimitPolicy};
 
-use super::file::FileConfig;
+use super::file::{FileConfig, Watch};
 use crate::executor::IsolationChoice;
 use crate::session::{NetworkChoice, SessionOptions};
 
 /// Comes back with the keys that are ignored.
 pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&'static str> {
     let mut ignored = Ignored::default();
-    let FileConfig { sandbox, undo, safeguards, protected, commands, classify, agent } = config;
+    let FileConfig { sandbox, undo, watch, safeguards, protected, commands, classify, agent } =
+        config;
 
     if let Some(wanted) = sandbox.isolation {
         let stricter = strength(wanted) > strength(options.isolation);
@@ -44,6 +45,16 @@ pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&
     limits.min_free_bytes = limits.min_free_bytes.max(undo.min_free_bytes.unwrap_or(0));
     options.durable |= undo.durable == Some(true);
     ignored.unless(undo.gitignore != Some(true) || options.gitignore, "undo.gitignore");
+    match undo.external_modifications {
+        Some(ExternalModificationPolicy::Warn) => ignored.unless(
+            options.external_modifications == ExternalModificationPolicy::Warn,
+            "undo.external_modifications",
+        ),
+        stricter => {
+            options.external_modifications = stricter.unwrap_or(options.external_modifications);
+        }
+    }
+    ignored.unless(watch == Watch::default(), "watch");
 
     let asked = &mut options.safeguards;
     asked.delete_threshold = least(asked.delete_threshold, safeguards.delete_threshold);

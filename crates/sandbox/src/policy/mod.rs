@@ -188,6 +188,11 @@ impl PathPolicy for Guard {
         }
     }
 
+    fn minds(&self, name: &[u8]) -> bool {
+        let rules = [&self.deny, &self.keep, &self.inspect, &self.flag];
+        rules.into_iter().flatten().any(|pattern| pattern.minds(name))
+    }
+
     fn inspects(&self, path: RelPath<'_>) -> bool {
         let names: Vec<&[u8]> = path.components().collect();
         matching(&self.inspect, &names).is_some() && !self.allows(&names)

@@ -7,7 +7,8 @@ use std::fmt;
 /// Matches at any depth, unless it begins with `/`. `*` stands for anything within a name, `**` for
 /// any number of names; a `/` at the end includes everything below. Case does not matter: a
 /// folder may be used from a system where it does not.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub struct Pattern {
     text: String,
     anchored: bool,
@@ -51,6 +52,12 @@ impl Pattern {
         Ok(Self { text: text.into(), anchored, names, with_everything_below })
     }
 
+    /// Whether a path that has this name in it could match; one that has no such name cannot.
+    pub(super) fn minds(&self, name: &[u8]) -> bool {
+        let first = self.names.iter().find(|first| !matches!(first, Name::AnyNumber));
+        first.is_none_or(|first| first.fits(name))
+    }
+
     pub fn matches(&self, path: &[&[u8]]) -> bool {
         let starts = if self.anchored { 1 } else { path.len() };
         (0..starts).any(|start| matches(&self.names, &path[start..], self.with_everything_below))
@@ -84,6 +91,14 @@ fn fits_wildcard(pattern: &[u8], name: &[u8]) -> bool {
         [] => name.is_empty(),
         [b'*', rest @ ..] => (0..=name.len()).any(|skipped| fits_wildcard(rest, &name[skipped..])),
         [byte, rest @ ..] => name.first() == Some(byte) && fits_wildcard(rest, &name[1..]),
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = BadPattern;
+
+    fn try_from(text: String) -> Result<Self, BadPattern> {
+        Self::new(&text)
     }
 }
 

@@ -173,3 +173,49 @@ fn rules_arrive_as_they_were_sent() {
     assert!(matches!(guard.judge(path.as_path(), PathUse::Appear), PathVerdict::Deny(_)));
     assert!(read(b"").is_err());
 }
+
+#[test]
+fn a_path_that_rules_speak_of_has_a_name_that_matters() {
+    let rules = PathRules { deny: vec!["**/x*".into(), "/a/**/b".into()], ..Default::default() };
+    let vocabulary = [
+        "a",
+        "b",
+        "xy",
+        "src",
+        ".git",
+        "GIT",
+        ".Git",
+        "hooks",
+        "config",
+        "modules",
+        "pre-commit",
+        "package.json",
+        ".envrc",
+        ".ENVRC",
+        ".cursor",
+        "codeagent.toml",
+        ".gitmodules",
+        ".github",
+        "workflows",
+        "f.js",
+    ];
+    for guard in [Guard::new(&PathRules::default()).unwrap(), Guard::new(&rules).unwrap()] {
+        let mut guarded = 0;
+        let names = || vocabulary.iter().map(|name| name.as_bytes());
+        for first in names() {
+            for second in names() {
+                for third in names() {
+                    let path = RelPathBuf::new([first, second, third].join(&b'/')).unwrap();
+                    let path = path.as_path();
+                    let matters = guard.judge(path, PathUse::Appear) != PathVerdict::Allow
+                        || guard.inspects(path);
+                    let is_minded = path.components().any(|name| guard.minds(name));
+                    assert!(is_minded || !matters, "{path}");
+                    guarded += usize::from(matters);
+                }
+            }
+        }
+        assert!(guarded > 100, "{guarded}");
+    }
+    assert!(!Guard::new(&PathRules::default()).unwrap().minds(b"index.js"));
+}

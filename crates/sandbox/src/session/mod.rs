@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use codeagent_common::RelPathBuf;
+use codeagent_common::{ExternalModificationPolicy, RelPathBuf};
 use codeagent_namespace::{Keep, Network, Policy, ViewChoice};
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -33,7 +33,9 @@ pub use ask::{AnsweredElsewhere, Asker, DenyAll, Question};
 pub use commands::{CommandReport, CommandRequest, Directory, Running};
 pub use event::{Event, Listener};
 pub use files::FileChange;
-pub use options::{Access, FolderInfo, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions};
+pub use options::{
+    Access, FolderInfo, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions, WatchOptions,
+};
 pub use status::{FolderStatus, SessionStatus, State};
 
 use crate::classify::Classifier;
@@ -159,7 +161,13 @@ impl Session {
         for folder in &folders {
             folder.keeper()?;
         }
-        let _watcher = self.options.watch.then(|| Watcher::start(&folders, &self.bus)).flatten();
+        if self.options.external_modifications == ExternalModificationPolicy::Lock {
+            let message = "other programs cannot be kept from writing to the folder; their edits \
+                           are found, and undo does not overwrite them";
+            self.bus.tell(&Event::Warning { directory: None, message: message.into() });
+        }
+        let watch = &self.options.watch;
+        let _watcher = watch.enabled.then(|| Watcher::start(&folders, &self.bus, watch)).flatten();
         Ok(Active {
             executor,
             passed_over,
@@ -198,6 +206,7 @@ impl Session {
         if active.in_transaction.load(std::sync::atomic::Ordering::SeqCst) {
             active.roll_back()?;
         }
+        active.executor.end();
         let mut outcome = Ok(());
         for folder in &active.folders {
             outcome = outcome.and(folder.close());

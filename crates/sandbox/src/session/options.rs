@@ -1,6 +1,7 @@
 //! What a session is to be.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use codeagent_common::{
     ExternalModificationPolicy, ResourceLimits, SafeguardConfig, SymlinkPolicy,
@@ -10,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::classify::Lists;
 use crate::executor::IsolationChoice;
-use crate::policy::PathRules;
+use crate::policy::{PathRules, Pattern};
 
 /// So many working directories one session can have.
 pub const MAX_FOLDERS: usize = 8;
@@ -44,8 +45,7 @@ pub struct SessionOptions {
     pub durable: bool,
     /// Leave paths that `.gitignore` names out of undo.
     pub gitignore: bool,
-    /// Report other people's edits as they happen; undo finds them in any case.
-    pub watch: bool,
+    pub watch: WatchOptions,
     /// If another session holds a folder, work through its worker.
     pub share: bool,
     /// A program whose `main` begins with [`run_if_asked`](crate::run_if_asked); this one, if not
@@ -74,10 +74,28 @@ impl SessionOptions {
             lists: Lists::default(),
             durable: false,
             gitignore: false,
-            watch: false,
+            watch: WatchOptions::default(),
             share: false,
             program: None,
         }
+    }
+}
+
+/// How other people's edits are reported as they happen. Undo finds them in any case.
+#[derive(Debug, Clone)]
+pub struct WatchOptions {
+    pub enabled: bool,
+    /// They are reported when there have been none for this long.
+    pub quiet: Duration,
+    /// Patterns of paths that are not reported.
+    pub exclude: Vec<Pattern>,
+}
+
+impl Default for WatchOptions {
+    fn default() -> Self {
+        let usual = [".git/objects/", ".git/logs/", ".git/refs/", "node_modules/"];
+        let exclude = usual.into_iter().filter_map(|text| Pattern::new(text).ok()).collect();
+        Self { enabled: true, quiet: Duration::from_millis(150), exclude }
     }
 }
 

@@ -4,7 +4,7 @@
 //! sandbox left it is our own, whatever the watcher says, and undo finds the rest without it.
 
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -15,10 +15,9 @@ use notify::{RecursiveMode, Watcher as _};
 
 use super::event::{Bus, Event};
 use super::folder::Folder;
+use super::options::WatchOptions;
 
-/// Edits are reported after this much quiet,
-const QUIET: Duration = Duration::from_millis(150);
-/// at the latest after this time,
+/// However much goes on, edits are reported after this time,
 const LONGEST: Duration = Duration::from_secs(1);
 /// and so many paths at once.
 const MOST: usize = 4096;
@@ -34,65 +33,112 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     /// Without one, edits are found when something is undone; that is said.
-    pub(crate) fn start(folders: &[Arc<Folder>], bus: &Bus) -> Option<Self> {
+    pub(crate) fn start(
+        folders: &[Arc<Folder>],
+        bus: &Bus,
+        options: &WatchOptions,
+    ) -> Option<Self> {
         let (sender, news) = channel();
-        let warn = |error: &dyn std::fmt::Display| {
-            let message =
-                format!("edits by others are noticed only when something is undone: {error}");
-            bus.tell(&Event::Warning { directory: None, message });
-        };
+        let failed = |error: &dyn std::fmt::Display| bus.tell(&blind(error));
         let hear = move |event: News| drop(sender.send(event)); // nobody listens at the very end
-        let mut inner = notify::recommended_watcher(hear).map_err(|error| warn(&error)).ok()?;
+        let mut inner = notify::recommended_watcher(hear).map_err(|error| failed(&error)).ok()?;
         for folder in folders {
             if let Err(error) = inner.watch(&folder.path, RecursiveMode::Recursive) {
-                warn(&error);
+                failed(&error);
             }
         }
-        let folders: Vec<(PathBuf, Weak<Folder>)> =
+        let folders =
             folders.iter().map(|folder| (folder.path.clone(), Arc::downgrade(folder))).collect();
-        let listening = std::thread::Builder::new().name("watcher".into());
-        listening.spawn(move || listen(&news, &folders)).map_err(|error| warn(&error)).ok()?;
+        let listener = Listener { folders, bus: bus.clone(), options: options.clone() };
+        let thread = std::thread::Builder::new().name("watcher".into());
+        thread.spawn(move || listener.listen(&news)).map_err(|error| failed(&error)).ok()?;
         Some(Self { _inner: inner })
     }
 }
 
-fn listen(news: &Receiver<News>, folders: &[(PathBuf, Weak<Folder>)]) {
-    while let Ok(first) = news.recv() {
-        let mut paths = paths_of(first);
-        let begun = Instant::now();
-        while paths.len() < MOST && begun.elapsed() < LONGEST {
-            match news.recv_timeout(QUIET) {
-                Ok(more) => paths.extend(paths_of(more)),
-                Err(RecvTimeoutError::Timeout) => break,
-                Err(RecvTimeoutError::Disconnected) => return,
+fn blind(error: &dyn std::fmt::Display) -> Event {
+    let message =
+        format!("some edits by others are noticed only when something is undone: {error}");
+    Event::Warning { directory: None, message }
+}
+
+struct Listener {
+    folders: Vec<(PathBuf, Weak<Folder>)>,
+    bus: Bus,
+    options: WatchOptions,
+}
+
+/// What was heard in a while.
+#[derive(Default)]
+struct Heard {
+    paths: Vec<PathBuf>,
+    /// There was more.
+    lost_some: bool,
+    error: Option<notify::Error>,
+}
+
+impl Heard {
+    fn add(&mut self, news: News) {
+        match news {
+            Ok(event) => {
+                self.lost_some |= event.need_rescan();
+                if !event.kind.is_access() {
+                    self.paths.extend(event.paths);
+                }
             }
-        }
-        paths.sort_unstable();
-        paths.dedup();
-        for (root, folder) in folders {
-            let Some(folder) = folder.upgrade() else { return };
-            let below = |path: &PathBuf| {
-                let below = path.strip_prefix(root).ok()?.as_os_str().as_bytes();
-                RelPathBuf::new(below).ok().filter(|path| !path.as_path().is_root())
-            };
-            let inside: Vec<RelPathBuf> = paths.iter().filter_map(below).collect();
-            if !inside.is_empty() {
-                check(&folder, inside);
-            }
+            Err(error) => self.error = Some(error),
         }
     }
 }
 
-/// Has the engine compare; what is somebody else's comes back as an event.
-fn check(folder: &Arc<Folder>, paths: Vec<RelPathBuf>) {
-    let Ok(keeper) = folder.keeper() else { return };
-    // A worker that is about to end hears of it from nobody, and the next one finds it.
-    let _ = keeper.client().call::<Vec<RelPathBuf>>(Request::ExternalModification { paths });
-}
+impl Listener {
+    /// Until the watcher is gone, or the session.
+    fn listen(&self, news: &Receiver<News>) {
+        let mut has_warned = false;
+        while let Ok(first) = news.recv() {
+            let mut heard = Heard::default();
+            heard.add(first);
+            let begun = Instant::now();
+            while heard.paths.len() < MOST && begun.elapsed() < LONGEST {
+                match news.recv_timeout(self.options.quiet) {
+                    Ok(more) => heard.add(more),
+                    Err(RecvTimeoutError::Timeout) => break,
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+            if let Some(error) = heard.error.take()
+                && !std::mem::replace(&mut has_warned, true)
+            {
+                self.bus.tell(&blind(&error));
+            }
+            heard.paths.sort_unstable();
+            heard.paths.dedup();
+            for (root, folder) in &self.folders {
+                let Some(folder) = folder.upgrade() else { return };
+                self.check(&folder, root, &heard);
+            }
+        }
+    }
 
-fn paths_of(event: News) -> Vec<PathBuf> {
-    match event {
-        Ok(event) if !event.kind.is_access() => event.paths,
-        _ => vec![],
+    /// Has the engine compare; what is somebody else's comes back as an event.
+    fn check(&self, folder: &Arc<Folder>, root: &Path, heard: &Heard) {
+        let below = |path: &PathBuf| {
+            let below = path.strip_prefix(root).ok()?.as_os_str().as_bytes();
+            RelPathBuf::new(below).ok().filter(|path| !path.as_path().is_root())
+        };
+        let is_excluded = |path: &RelPathBuf| {
+            let names: Vec<&[u8]> = path.as_path().components().collect();
+            self.options.exclude.iter().any(|pattern| pattern.matches(&names))
+        };
+        let paths: Vec<RelPathBuf> =
+            heard.paths.iter().filter_map(below).filter(|path| !is_excluded(path)).collect();
+        let request = match (heard.lost_some, paths.is_empty()) {
+            (true, _) => Request::WatcherOverflowed,
+            (false, true) => return,
+            (false, false) => Request::ExternalModification { paths },
+        };
+        let Ok(keeper) = folder.keeper() else { return };
+        // A worker that is about to end hears of it from nobody, and the next one finds it.
+        let _ = keeper.client().call::<Vec<RelPathBuf>>(request);
     }
 }

@@ -134,3 +134,19 @@ pub(crate) fn read_lines(from: impl std::io::Read + Send + 'static) -> Receiver<
     });
     lines
 }
+
+/// A frontend with a session in the project.
+#[track_caller]
+pub(crate) fn frontend(person: &super::Person, flags: &[&str], session: Value) -> Client {
+    let mut client = Client::start(&mut person.sandbox(flags));
+    let mut start = json!({
+        "working_directories": [{"path": person.project()}],
+        "isolation": "namespace",
+    });
+    for (key, value) in session.as_object().into_iter().flatten() {
+        start[key] = value.clone();
+    }
+    let status = client.ask("session.start", start);
+    assert_eq!(status["state"], "running");
+    client
+}

@@ -19,7 +19,7 @@ use codeagent_stdio::{
 };
 use parking_lot::Mutex;
 
-pub(crate) use commands::{Said, not_undoable, refused_paths, steps};
+pub(crate) use commands::{Said, refused_paths, steps};
 pub(crate) use files::open;
 pub(crate) use session::{isolation, view_of, warnings};
 
@@ -86,7 +86,10 @@ pub(crate) fn failure(error: SandboxError) -> Failure {
     };
     match &error {
         SandboxError::Failed(failed) if !failed.conflicts.is_empty() => {
-            failure.with_data(&undo::conflicts(failed.conflicts.clone()))
+            let conflicts = undo::conflicts(failed.conflicts.clone());
+            failure
+                .with_data(&serde_json::json!({ "conflicts": conflicts }))
+                .hinted("set skip_conflicts to keep those files, or force to overwrite them")
         }
         _ => failure,
     }

@@ -20,14 +20,16 @@ impl Desk {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let on_conflict = on_conflict(request.force, request.skip_conflicts);
         let count = request.count as usize;
-        session.undo(Some(&folder.label), count, on_conflict).map(report).map_err(failure)
+        let done = session.undo(Some(&folder.label), count, on_conflict).map_err(failure)?;
+        Ok(report(done, on_conflict))
     }
 
     pub(crate) fn redo(&self, request: UndoRedo) -> Outcome<Told> {
         let (session, folder) = self.directory(request.directory.as_ref())?;
         let on_conflict = on_conflict(request.force, request.skip_conflicts);
         let count = request.count as usize;
-        session.redo(Some(&folder.label), count, on_conflict).map(report).map_err(failure)
+        let done = session.redo(Some(&folder.label), count, on_conflict).map_err(failure)?;
+        Ok(report(done, on_conflict))
     }
 
     pub(crate) fn preview(&self, request: UndoPreview) -> Outcome<UndoPreviewed> {
@@ -128,16 +130,17 @@ fn on_conflict(force: bool, skip: bool) -> OnConflict {
     }
 }
 
-fn report(report: RollbackReport) -> Told {
-    let overwritten = report.conflicts.len();
+fn report(report: RollbackReport, on_conflict: OnConflict) -> Told {
+    let in_the_way = report.conflicts.len();
+    let became = if on_conflict == OnConflict::Skip { "kept" } else { "overwritten" };
     Told {
         step_ids: report.steps,
         paths_restored: report.restored,
         paths_removed: report.removed,
         conflicts: conflicts(report.conflicts),
         left: report.left,
-        warning: (!report.crossed.is_empty())
-            .then(|| format!("edits of others were in the way ({overwritten} paths)")),
+        warning: (in_the_way > 0)
+            .then(|| format!("edits of others were {became} ({in_the_way} paths)")),
         crossed_barriers: report.crossed.into_iter().map(Barrier::from).collect(),
     }
 }

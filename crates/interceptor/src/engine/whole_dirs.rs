@@ -1,0 +1,169 @@
+//! New directories of an overlay, which come as a whole, by one rename. What does not belong into
+//! them is taken away first: the overlay's marks, and what the path policy denies.
+
+use std::io;
+use std::sync::Arc;
+
+use codeagent_common::{PathUse, RelPath, RelPathBuf};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use super::UndoEngine;
+use super::state::{OpenStep, State};
+use crate::error::{Result, UndoError};
+use crate::host::{Dir, Entry, OverlayMarks, descend, remove_all, scan};
+
+/// Paths with the rule that denies them.
+type Denied = Vec<(RelPathBuf, String)>;
+
+impl UndoEngine {
+    /// Cleans the directory `top`, which is to come to `path`. If something `moved` in the overlay,
+    /// it may be in there. What was taken out because of the path policy comes back.
+    pub(super) fn clean(
+        &self,
+        state: &State,
+        path: RelPath<'_>,
+        top: &Entry<'_>,
+        moved: bool,
+    ) -> Result<Denied> {
+        let policy = &self.config.paths;
+        let guarded = policy.guards_below(path, PathUse::Appear);
+        if !guarded && !moved {
+            return Ok(Denied::new());
+        }
+        let root = top.open_dir().map_err(UndoError::host)?;
+        let step = state.open.as_ref();
+        let denied = Denied::new();
+        let mut cleaning = Cleaning { engine: self, step, path, root, guarded, moved, denied };
+        let minded = guarded && path.components().any(|name| policy.minds(name));
+        if !minded && !moved && cleaning.clean_what_matters()? {
+            return Ok(cleaning.denied);
+        }
+        let impure = moved && OverlayMarks::of(top).map_err(UndoError::host)?.impure;
+        cleaning.clean_below(vec![Below { at: RelPath::ROOT.to_buf(), impure, minded }])?;
+        Ok(cleaning.denied)
+    }
+}
+
+struct Cleaning<'a> {
+    engine: &'a UndoEngine,
+    step: Option<&'a OpenStep>,
+    path: RelPath<'a>,
+    root: Arc<Dir>,
+    guarded: bool,
+    moved: bool,
+    denied: Denied,
+}
+
+/// A directory in it.
+struct Below {
+    at: RelPathBuf,
+    /// Its entries may have marks.
+    impure: bool,
+    /// The path policy minds a name on the way there.
+    minded: bool,
+}
+
+impl Cleaning<'_> {
+    /// There can be very much in it, of which next to nothing matters to anybody. `false` if it
+    /// cannot be looked through so quickly.
+    fn clean_what_matters(&mut self) -> Result<bool> {
+        let policy = &self.engine.config.paths;
+        let matters = |name: &[u8], kind: FileType| {
+            use FileType::{Directory, RegularFile, Symlink};
+            !matches!(kind, Directory | RegularFile | Symlink) || policy.minds(name)
+        };
+        let Ok(found) = scan(&self.root, &matters) else { return Ok(false) };
+        for (below, kind) in found {
+            let (parent, name) = below.as_path().split().ok_or(errno(Errno::INVAL))?;
+            let root = Arc::clone(&self.root);
+            let entry = || Ok(descend(&root, parent)?.entry(name.to_vec()).owned());
+            let kind = self.examine(below.as_path(), kind, true, &entry)?;
+            if kind == Some(FileType::Directory) {
+                self.clean_below(vec![Below { at: below, impure: false, minded: true }])?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn clean_below(&mut self, mut pending: Vec<Below>) -> Result<()> {
+        while let Some(Below { at, impure, minded }) = pending.pop() {
+            let dir = descend(&self.root, at.as_path()).map_err(UndoError::host)?;
+            for (name, kind) in dir.listing().map_err(UndoError::host)? {
+                let policy = &self.engine.config.paths;
+                let minded = minded || (self.guarded && policy.minds(&name));
+                let below = at.as_path().join(&name).map_err(|_| errno(Errno::INVAL))?;
+                let entry = || Ok(dir.entry(name.clone()).owned());
+                let Some(kind) = self.examine(below.as_path(), kind, minded, &entry)? else {
+                    continue;
+                };
+                let is_dir = kind == FileType::Directory;
+                // A directory says whether its entries have marks.
+                let may_have_marks = is_dir || (impure && kind != FileType::Symlink);
+                let impure = match self.moved && may_have_marks {
+                    true => strip(&entry).map_err(UndoError::host)?,
+                    false => false,
+                };
+                if is_dir {
+                    pending.push(Below { at: below, impure, minded });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is at `below`, if it stays.
+    fn examine(
+        &mut self,
+        below: RelPath<'_>,
+        kind: FileType,
+        minded: bool,
+        entry: &dyn Fn() -> io::Result<Entry<'static>>,
+    ) -> Result<Option<FileType>> {
+        let host = UndoError::host;
+        let kind = match kind {
+            FileType::Unknown => match entry().and_then(|entry| entry.stat()).map_err(host)? {
+                Some(stamp) => stamp.file_type(),
+                None => return Ok(None),
+            },
+            kind => kind,
+        };
+        if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
+            // What it hid is not there any more.
+            entry().and_then(|entry| entry.unlink()).map_err(host)?;
+            return Ok(None);
+        }
+        if !minded {
+            return Ok(Some(kind));
+        }
+        let (path, engine) = (self.path.concat(below), self.engine);
+        let judged =
+            engine.judge_path(path.as_path(), PathUse::Appear, self.step).and_then(
+                |()| match engine.config.paths.inspects(path.as_path()) {
+                    true => engine.inspect(path.as_path(), &entry().map_err(host)?, self.step),
+                    false => Ok(()),
+                },
+            );
+        match judged {
+            Err(UndoError::PathProtected { path, rule }) => {
+                entry().and_then(|entry| remove_all(&entry)).map_err(host)?;
+                self.denied.push((path, rule));
+                Ok(None)
+            }
+            verdict => verdict.map(|()| Some(kind)),
+        }
+    }
+}
+
+/// Takes the overlay's marks away. Whether it was a directory whose entries may have some, too,
+/// comes back.
+fn strip(entry: &dyn Fn() -> io::Result<Entry<'static>>) -> io::Result<bool> {
+    let entry = entry()?;
+    let marks = OverlayMarks::of(&entry)?;
+    marks.strip(&entry)?;
+    Ok(marks.impure)
+}
+
+fn errno(errno: Errno) -> UndoError {
+    UndoError::host(errno.into())
+}
