@@ -1,4 +1,6 @@
 use clap::Args;
+use codeagent_common::StepInfo;
+use codeagent_interceptor::HistoryEntry;
 use serde_json::json;
 
 use super::log::Log;
@@ -18,7 +20,16 @@ pub(crate) struct Redo {
 
 impl Redo {
     pub(crate) fn execute(self) -> Result<Outcome> {
-        let report = self.log.holder()?.redo(self.how.count as usize, self.how.conflicts())?;
-        Ok(Outcome::new(json!(report), text::gone_back("redone", &report)))
+        let client = self.log.holder()?;
+        let report = client.redo(self.how.count as usize, self.how.conflicts())?;
+        let redone: Vec<StepInfo> = client
+            .history()?
+            .into_iter()
+            .filter_map(|entry| match entry {
+                HistoryEntry::Step(step) => Some(step),
+                HistoryEntry::Barrier(_) => None,
+            })
+            .collect();
+        Ok(Outcome::new(json!(report), text::gone_back("redone", &report, &redone)))
     }
 }

@@ -111,12 +111,15 @@ pub(crate) fn left_out(directory: &Directory) -> Vec<String> {
 
 /// `2 added, 1 modified`.
 pub(crate) fn counts(step: &StepInfo) -> String {
-    let parts = [
+    counted([
         (step.added, "added"),
         (step.modified, "modified"),
         (step.deleted, "deleted"),
         (step.renamed, "renamed"),
-    ];
+    ])
+}
+
+fn counted(parts: [(u64, &str); 4]) -> String {
     let parts: Vec<String> = parts
         .iter()
         .filter(|(count, _)| *count > 0)
@@ -156,14 +159,19 @@ pub(crate) fn change(change: &Change) -> String {
     }
 }
 
-pub(crate) fn gone_back(what: &str, report: &RollbackReport) -> String {
-    let steps: Vec<String> = report.steps.iter().map(StepId::to_string).collect();
-    let mut lines = vec![format!(
-        "{what}: {} ({} restored, {} removed)",
-        named("step", &steps),
-        report.restored,
-        report.removed
-    )];
+/// `known` are steps, those that were undone or redone among them.
+pub(crate) fn gone_back(what: &str, report: &RollbackReport, known: &[StepInfo]) -> String {
+    let names: Vec<String> = report.steps.iter().map(StepId::to_string).collect();
+    let steps: Vec<&StepInfo> =
+        known.iter().filter(|step| report.steps.contains(&step.id)).collect();
+    let of = |count: fn(&StepInfo) -> u64| steps.iter().map(|step| count(step)).sum();
+    let all = [
+        (of(|step| step.added), "added"),
+        (of(|step| step.modified), "modified"),
+        (of(|step| step.deleted), "deleted"),
+        (of(|step| step.renamed), "renamed"),
+    ];
+    let mut lines = vec![format!("{what}: {} ({})", named("step", &names), counted(all))];
     if !report.conflicts.is_empty() {
         lines.push(others(&report.conflicts));
     }

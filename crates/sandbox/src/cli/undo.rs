@@ -51,6 +51,7 @@ impl Undo {
             return Ok(Outcome::new(json!(preview), text::preview(&preview)));
         }
         let report = client.undo(count, self.how.conflicts())?;
-        Ok(Outcome::new(json!(report), text::gone_back("undone", &report)))
+        let undone = client.redoable()?;
+        Ok(Outcome::new(json!(report), text::gone_back("undone", &report, &undone)))
     }
 }
