@@ -2,7 +2,7 @@
 //! system calls, because one is made of the other.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -119,7 +119,7 @@ impl FrontEnd for Guarded<'_> {
         if let Some(permit) = self.engine.repeat_write(id, 0, length) {
             return finish(permit, host());
         }
-        let file_ref = FileRef { path, fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path, open: Some(&file) };
         self.apply(&Mutation::Write { file: file_ref, offset: 0, length }, host)
     }
 
@@ -130,7 +130,7 @@ impl FrontEnd for Guarded<'_> {
         if let Some(permit) = self.engine.repeat_write(FileId::of(&file)?, offset, length) {
             return finish(permit, host());
         }
-        let file_ref = FileRef { path, fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path, open: Some(&file) };
         self.apply(&Mutation::Write { file: file_ref, offset, length }, host)
     }
 

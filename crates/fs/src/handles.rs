@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use codeagent_interceptor::FileId;
 use parking_lot::{Mutex, RwLock};
 
+use crate::names::bad_descriptor;
+
 type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
 
 #[derive(Debug)]
@@ -13,9 +15,15 @@ pub(crate) struct Handles {
     open: AtomicU64,
     limit: u64,
     /// Known from the open on, so that a repeated write needs no look at the file.
-    writable: RwLock<Map<u64, FileId>>,
+    writable: RwLock<Map<u64, Writable>>,
     /// The inodes of open files.
     files: Mutex<Map<u64, u64>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Writable {
+    inode: u64,
+    file: FileId,
 }
 
 impl Handles {
@@ -66,8 +74,8 @@ impl Handles {
         inodes
     }
 
-    pub(crate) fn remember(&self, handle: u64, file: FileId) {
-        self.writable.write().insert(handle, file);
+    pub(crate) fn remember(&self, handle: u64, inode: u64, file: FileId) {
+        self.writable.write().insert(handle, Writable { inode, file });
     }
 
     pub(crate) fn forget(&self, handle: u64) {
@@ -77,8 +85,13 @@ impl Handles {
         }
     }
 
-    pub(crate) fn file(&self, handle: u64) -> Option<FileId> {
-        self.writable.read().get(&handle).copied()
+    /// The file behind a handle that this inode was opened with for writing.
+    pub(crate) fn file(&self, inode: u64, handle: u64) -> io::Result<FileId> {
+        let known = self.writable.read().get(&handle).copied();
+        known
+            .filter(|known| known.inode == inode)
+            .map(|known| known.file)
+            .ok_or_else(bad_descriptor)
     }
 
     pub(crate) fn clear(&self) {
@@ -110,9 +123,13 @@ mod tests {
         for (handle, inode) in [(1, 7), (2, 7), (3, 8)] {
             handles.opened(handle, inode);
         }
-        handles.remember(2, file);
+        handles.remember(2, 7, file);
         assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![7]));
+        assert_eq!(handles.file(7, 2).ok(), Some(file));
+        assert!(handles.file(8, 2).is_err(), "another file's handle");
+        assert!(handles.file(7, 1).is_err(), "a handle for reading");
         handles.forget(2);
+        assert!(handles.file(7, 2).is_err(), "closed");
         assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![]));
         handles.forget(1);
         assert_eq!(handles.files(), [8]);

@@ -3,10 +3,13 @@
 //! The filesystem below keeps its files to itself, but hands the one behind a handle to whoever
 //! copies data out of it.
 
+use std::cell::OnceCell;
+use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use codeagent_interceptor::FileId;
+use codeagent_interceptor::{FileId, OpenFile};
 use virtiofsd::filesystem::{Context, FileSystem, ZeroCopyWriter};
 use virtiofsd::oslib::ReadvFlags;
 use virtiofsd::passthrough::PassthroughFs;
@@ -22,6 +25,48 @@ impl<F: FnMut(&File) -> io::Result<()>> ZeroCopyWriter for Peek<F> {
         _flags: Option<ReadvFlags>,
     ) -> io::Result<usize> {
         (self.0)(file).map(|()| 0)
+    }
+}
+
+/// A file that a client has open and is known by its handle. A descriptor of it is made when
+/// somebody needs it, which is seldom.
+pub(crate) struct Opened<'a> {
+    fs: &'a PassthroughFs,
+    ctx: Context,
+    inode: u64,
+    handle: u64,
+    id: FileId,
+    file: OnceCell<File>,
+}
+
+impl<'a> Opened<'a> {
+    pub(crate) fn new(
+        fs: &'a PassthroughFs,
+        ctx: Context,
+        (inode, handle): (u64, u64),
+        id: FileId,
+    ) -> Self {
+        Self { fs, ctx, inode, handle, id, file: OnceCell::new() }
+    }
+}
+
+impl OpenFile for Opened<'_> {
+    fn id(&self) -> io::Result<FileId> {
+        Ok(self.id)
+    }
+
+    fn file(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(file) = self.file.get() {
+            return Ok(file.as_fd());
+        }
+        let file = behind_handle(self.fs, self.ctx, self.inode, self.handle)?;
+        Ok(self.file.get_or_init(|| file).as_fd())
+    }
+}
+
+impl fmt::Debug for Opened<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").field("handle", &self.handle).field("id", &self.id).finish()
     }
 }
 

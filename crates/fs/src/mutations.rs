@@ -1,16 +1,14 @@
 //! How each kind of mutation goes: ask, do it, tell how it went, remember the names.
 
 use std::ffi::CStr;
-use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 
 use codeagent_common::{EntryKind, RelPath};
-use codeagent_interceptor::{FileRef, Mutation, Permit, WriteInterceptor};
+use codeagent_interceptor::{FileId, FileRef, Mutation, OpenFile, Permit, WriteInterceptor};
 use virtiofsd::filesystem::{Context, Entry, Extensions, FileSystem, OpenOptions, SetattrValid};
 use virtiofsd::fuse::SetattrIn;
 
-use crate::host_file;
+use crate::host_file::{self, Opened};
 use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
 use crate::names::check_name;
 
@@ -77,7 +75,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         if let Some(handle) = handle {
             self.handles.opened(handle, entry.inode);
             let file = host_file::id_behind_handle(&self.fs, ctx, entry.inode, handle)?;
-            self.handles.remember(handle, file);
+            self.handles.remember(handle, entry.inode, file);
             permit.created(file);
         }
         Ok((entry, handle, options))
@@ -87,10 +85,11 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         &self,
         ctx: Context,
         (inode, handle): (u64, u64),
+        file: FileId,
         mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
     ) -> io::Result<Permit<'_>> {
         let _names = self.names.read();
-        let file = host_file::behind_handle(&self.fs, ctx, inode, handle)?;
+        let file = Opened::new(&self.fs, ctx, (inode, handle), file);
         self.ask_about(inode, Some(&file), mutation)
     }
 
@@ -143,19 +142,19 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             Some(handle) => Some(host_file::behind_handle(&self.fs, ctx, inode, handle)?),
             None => host_file::behind_inode(&self.fs, ctx, inode)?,
         };
-        let permit = self.ask_about(inode, file.as_ref(), mutation)?;
+        let open = file.as_ref().map(|file| file as &dyn OpenFile);
+        let permit = self.ask_about(inode, open, mutation)?;
         finish(permit, host())
     }
 
     fn ask_about(
         &self,
         inode: u64,
-        file: Option<&File>,
+        open: Option<&dyn OpenFile>,
         mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
     ) -> io::Result<Permit<'_>> {
         let path = self.paths.path(inode)?;
-        let fd = file.map(AsFd::as_fd);
-        self.ask(&mutation(FileRef { path: path.as_path(), fd }))
+        self.ask(&mutation(FileRef { path: path.as_path(), open }))
     }
 
     /// Opens a file that exists. Truncation is a mutation of its own, with the open file at hand.
@@ -180,7 +179,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             }
             if writable {
                 let file = host_file::id_behind_handle(&self.fs, ctx, inode, handle)?;
-                self.handles.remember(handle, file);
+                self.handles.remember(handle, inode, file);
             }
             Ok(())
         };

@@ -14,7 +14,7 @@ use virtiofsd::fuse;
 use virtiofsd::passthrough::PassthroughFs;
 
 use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
-use crate::names::{bad_descriptor, check_attribute_name, check_name, invalid, is_acl};
+use crate::names::{check_attribute_name, check_name, invalid, is_acl};
 use crate::privileges::Ordinary;
 use crate::thread;
 
@@ -367,14 +367,14 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         flags: u32,
     ) -> io::Result<usize> {
         let _mutating = self.begin()?;
-        let file = self.handles.file(handle).ok_or_else(bad_descriptor)?;
+        let file = self.handles.file(inode, handle)?;
         let append = has(flags, libc::O_APPEND) && !delayed_write;
         let length = u64::from(size);
         // Bytes behind the end, wherever that is, are what an append adds.
         let (start, added) = if append { (u64::MAX, 0) } else { (offset, length) };
         let permit = match self.interceptor.repeat_write(file, start, added) {
             Some(permit) => permit,
-            None => self.write_permit(ctx, (inode, handle), |file| {
+            None => self.write_permit(ctx, (inode, handle), file, |file| {
                 if append {
                     Mutation::Append { file }
                 } else {
@@ -410,10 +410,9 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         flags: u64,
     ) -> io::Result<usize> {
         let _mutating = self.begin()?;
-        let permit = self.write_permit(ctx, (inode_out, handle_out), |file| Mutation::Write {
-            file,
-            offset: offset_out,
-            length,
+        let file = self.handles.file(inode_out, handle_out)?;
+        let permit = self.write_permit(ctx, (inode_out, handle_out), file, |file| {
+            Mutation::Write { file, offset: offset_out, length }
         })?;
         let outcome = self.fs.copyfilerange(
             ctx, inode_in, handle_in, offset_in, inode_out, handle_out, offset_out, length, flags,
@@ -432,7 +431,8 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     ) -> io::Result<()> {
         let how = allocation(mode)?;
         let _mutating = self.begin()?;
-        let permit = self.write_permit(ctx, (inode, handle), |file| Mutation::Allocate {
+        let file = self.handles.file(inode, handle)?;
+        let permit = self.write_permit(ctx, (inode, handle), file, |file| Mutation::Allocate {
             file,
             how,
             offset,

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use codeagent_common::RelPathBuf;
@@ -23,6 +23,9 @@ pub(crate) const ROOT: u64 = virtiofsd::fuse::ROOT_ID;
 /// No path of the host is deeper; one that seems so runs in a circle.
 const MAX_DEPTH: usize = 4096;
 
+/// Most paths have no more bytes.
+const USUAL_PATH: usize = 128;
+
 /// An entry of a directory, as clients know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
@@ -32,26 +35,23 @@ pub struct Name {
 
 pub(crate) struct PathMap {
     tables: RwLock<Tables>,
+    /// Renames that have happened, or may have, on the host and not here. Changes with the tables.
+    renaming: AtomicU32,
+    /// Renames so far. A lookup that overlaps one may have seen a name that is no longer true.
+    /// Changes with the tables, when a rename is no longer among those under way.
+    renames: AtomicU64,
     /// How many nodes there are, as of the last change.
     count: AtomicUsize,
-    /// Of the client there is now: another may come when it has gone.
-    crowd: RwLock<Option<Crowd>>,
-}
-
-/// What happens when there are many nodes.
-struct Crowd {
     /// There cannot be more.
-    limit: usize,
-    tell: Box<dyn Fn() + Send + Sync>,
+    limit: AtomicUsize,
+    /// What happens when there are many nodes. Of the client there is now: another may come when
+    /// it has gone.
+    crowded: RwLock<Option<Box<dyn Fn() + Send + Sync>>>,
 }
 
 #[derive(Debug)]
 struct Tables {
     nodes: Map<u64, Node>,
-    /// Renames that have happened, or may have, on the host and not here.
-    renaming: u32,
-    /// Renames so far. A lookup that overlaps one may have seen a name that is no longer true.
-    renames: u64,
 }
 
 #[derive(Debug, Default)]
@@ -83,8 +83,11 @@ impl PathMap {
     pub(crate) fn new() -> Self {
         let map = Self {
             tables: RwLock::new(Tables::new()),
+            renaming: AtomicU32::new(0),
+            renames: AtomicU64::new(0),
             count: AtomicUsize::new(1),
-            crowd: RwLock::default(),
+            limit: AtomicUsize::new(usize::MAX),
+            crowded: RwLock::default(),
         };
         map.clear();
         map
@@ -112,11 +115,9 @@ impl PathMap {
     /// To be taken before the host is asked what a name stands for.
     pub(crate) fn since(&self) -> Since {
         loop {
-            let tables = self.tables.read();
-            if tables.renaming == 0 {
-                return Since(tables.renames);
+            if self.renaming.load(Ordering::SeqCst) == 0 {
+                return Since(self.renames.load(Ordering::SeqCst));
             }
-            drop(tables);
             std::thread::yield_now(); // for as long as one system call takes
         }
     }
@@ -139,7 +140,9 @@ impl PathMap {
             }
         }
         let mut tables = self.tables.write();
-        if tables.renaming > 0 || tables.renames != since.0 {
+        if self.renaming.load(Ordering::SeqCst) > 0
+            || self.renames.load(Ordering::SeqCst) != since.0
+        {
             return Ok(false);
         }
         tables.add(parent, name, inode, is_dir)?;
@@ -162,21 +165,23 @@ impl PathMap {
     }
 
     pub(crate) fn when_crowded(&self, limit: usize, tell: Box<dyn Fn() + Send + Sync>) {
-        *self.crowd.write() = Some(Crowd { limit, tell });
+        *self.crowded.write() = Some(tell);
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     fn counted(&self, tables: &Tables) {
         let count = tables.nodes.len();
         self.count.store(count, Ordering::Relaxed);
-        let crowd = self.crowd.read();
-        if let Some(crowd) = crowd.as_ref().filter(|crowd| count > crowd.limit / 4 * 3) {
-            (crowd.tell)();
+        if count > self.limit.load(Ordering::Relaxed) / 4 * 3
+            && let Some(tell) = self.crowded.read().as_ref()
+        {
+            tell();
         }
     }
 
     /// How long whoever adds nodes should wait first, so that others are forgotten in time.
     pub(crate) fn delay(&self) -> Option<Duration> {
-        let limit = self.crowd.read().as_ref()?.limit;
+        let limit = self.limit.load(Ordering::Relaxed);
         match self.count.load(Ordering::Relaxed) {
             count if count > limit / 16 * 15 => Some(Duration::from_millis(20)),
             count if count > limit / 8 * 7 => Some(Duration::from_millis(1)),
@@ -187,7 +192,7 @@ impl PathMap {
     /// Names of files that are to be forgotten, so that half of the nodes can be new ones.
     pub(crate) fn surplus(&self) -> Vec<Name> {
         let tables = self.tables.read();
-        let room = self.crowd.read().as_ref().map_or(usize::MAX, |crowd| crowd.limit / 2);
+        let room = self.limit.load(Ordering::Relaxed) / 2;
         let surplus = tables.nodes.len().saturating_sub(room);
         let files = tables.nodes.values().filter(|node| !node.is_dir);
         files.filter_map(|node| Some(node.places.last()?.to_name())).take(surplus).collect()
@@ -213,7 +218,8 @@ impl PathMap {
     }
 
     pub(crate) fn renaming(&self) -> Renaming<'_> {
-        self.tables.write().renaming += 1;
+        let _tables = self.tables.write();
+        self.renaming.fetch_add(1, Ordering::SeqCst);
         Renaming(self)
     }
 
@@ -259,16 +265,16 @@ impl Renaming<'_> {
 
 impl Drop for Renaming<'_> {
     fn drop(&mut self) {
-        let mut tables = self.0.tables.write();
-        tables.renaming -= 1;
-        tables.renames += 1;
+        let _tables = self.0.tables.write();
+        self.0.renaming.fetch_sub(1, Ordering::SeqCst);
+        self.0.renames.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 impl Tables {
     fn new() -> Self {
         let root = Node { is_dir: true, lookups: AtomicU64::new(1), ..Node::default() };
-        Self { nodes: Map::from_iter([(ROOT, root)]), renaming: 0, renames: 0 }
+        Self { nodes: Map::from_iter([(ROOT, root)]) }
     }
 
     fn child(&self, parent: u64, name: &[u8]) -> Option<u64> {
@@ -276,19 +282,25 @@ impl Tables {
     }
 
     fn path(&self, inode: u64, last: Option<&[u8]>) -> io::Result<RelPathBuf> {
-        let mut components: Vec<&[u8]> = last.into_iter().collect();
-        let mut at = inode;
+        // From its end to its beginning, in one piece of memory: every mutation asks for a path.
+        let mut reversed = Vec::with_capacity(USUAL_PATH);
+        reversed.extend(last.into_iter().flatten().rev());
+        let (mut at, mut depth) = (inode, 0);
         while at != ROOT {
             let node = self.nodes.get(&at).ok_or_else(bad_descriptor)?;
             let place = node.places.last().ok_or_else(bad_descriptor)?;
-            components.push(&place.name);
+            if !reversed.is_empty() {
+                reversed.push(b'/');
+            }
+            reversed.extend(place.name.iter().rev());
             at = place.parent;
-            if components.len() > MAX_DEPTH {
+            depth += 1;
+            if depth > MAX_DEPTH {
                 return Err(io::Error::from_raw_os_error(libc::ESTALE));
             }
         }
-        components.reverse();
-        RelPathBuf::new(components.join(&b'/')).map_err(|_| crate::names::invalid())
+        reversed.reverse();
+        RelPathBuf::new(reversed).map_err(|_| crate::names::invalid())
     }
 
     fn add(&mut self, parent: u64, name: &[u8], inode: u64, is_dir: bool) -> io::Result<()> {

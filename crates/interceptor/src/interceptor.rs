@@ -1,5 +1,8 @@
 //! What a filesystem front end tells the engine, and what it gets back.
 
+use std::fmt;
+use std::io;
+
 use codeagent_common::{EntryKind, RelPath, StepId};
 
 use crate::error::Result;
@@ -13,18 +16,38 @@ pub type BorrowedFile<'a> = std::os::fd::BorrowedFd<'a>;
 #[cfg(windows)]
 pub type BorrowedFile<'a> = std::os::windows::io::BorrowedHandle<'a>;
 
+/// A file that somebody has open.
+pub trait OpenFile: fmt::Debug {
+    /// Which file it is. Asked before each first write to a part of it.
+    fn id(&self) -> io::Result<FileId>;
+
+    /// The file itself. Rarely needed, so it may cost something.
+    fn file(&self) -> io::Result<BorrowedFile<'_>>;
+}
+
+#[cfg(unix)]
+impl<F: std::os::fd::AsFd + fmt::Debug> OpenFile for F {
+    fn id(&self) -> io::Result<FileId> {
+        FileId::of(self)
+    }
+
+    fn file(&self) -> io::Result<BorrowedFile<'_>> {
+        Ok(self.as_fd())
+    }
+}
+
 /// A file whose content or attributes are about to change.
 #[derive(Debug, Clone, Copy)]
 pub struct FileRef<'a> {
     /// A name the front end knows it by.
     pub path: RelPath<'a>,
     /// The open file, if there is one: finds it again when its name has changed meanwhile.
-    pub fd: Option<BorrowedFile<'a>>,
+    pub open: Option<&'a dyn OpenFile>,
 }
 
 impl<'a> FileRef<'a> {
     pub fn at(path: RelPath<'a>) -> Self {
-        Self { path, fd: None }
+        Self { path, open: None }
     }
 }
 

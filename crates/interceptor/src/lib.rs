@@ -18,7 +18,9 @@ pub use conflict::{Conflict, ConflictKind};
 pub use error::{Result, UndoError};
 pub use events::{EngineEvent, EventSink, IgnoreEvents};
 pub use file_id::FileId;
-pub use interceptor::{Allocation, BorrowedFile, FileRef, Mutation, RenameMode, WriteInterceptor};
+pub use interceptor::{
+    Allocation, BorrowedFile, FileRef, Mutation, OpenFile, RenameMode, WriteInterceptor,
+};
 pub use permit::Permit;
 
 #[cfg(target_os = "linux")]

@@ -5,13 +5,13 @@
 mod common;
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use codeagent_common::EntryKind;
 use codeagent_interceptor::{ClosedStep, FileId, FileRef, Mutation, WriteInterceptor};
-use codeagent_test_support::{TempWorkspace, assert_tree_eq, filesystems, fixtures};
+use codeagent_test_support::{Applier, TempWorkspace, assert_tree_eq, filesystems, fixtures};
 use common::reversible::{assert_reversible, assert_reversible_in};
 use common::{Bench, assert_errno, is_root, rel};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -105,6 +105,32 @@ fn overwriting_a_small_part_of_a_large_file_stores_a_small_part() {
         fs.write("huge.bin", 20_000_000, &[1; 4096]).unwrap();
     });
     assert!(step.stored_bytes < 2 << 20, "{} bytes stored", step.stored_bytes);
+}
+
+#[test]
+fn overwriting_a_large_file_from_front_to_back_stores_little_more() {
+    const PIECE: u64 = 1000;
+    let large = |root: &Path| {
+        std::fs::write(root.join("huge.bin"), fixtures::varied_bytes(4 << 20)).unwrap();
+        fixtures::set_distinct_mtimes(root);
+    };
+    let overwrite = |fs: &Applier<'_>, from: u64, to: u64| {
+        for offset in (from..to).step_by(PIECE as usize) {
+            fs.write("huge.bin", offset, &[1; PIECE as usize]).unwrap();
+        }
+    };
+    let step = assert_reversible(&Bench::new(large), |fs| overwrite(fs, 0, 1 << 20));
+    let most = (1 << 20) + (64 << 10) + (16 << 10);
+    assert!(step.stored_bytes < most, "{} bytes stored", step.stored_bytes);
+
+    // What was kept ahead is changed later, by other means, or not at all.
+    assert_reversible(&Bench::new(large), |fs| {
+        overwrite(fs, 100_000, 400_000);
+        fs.write("huge.bin", 420_000, &[2; 10]).unwrap();
+        overwrite(fs, 3 << 20, 4 << 20);
+        fs.truncate("huge.bin", 401_000).unwrap();
+        fs.append("huge.bin", &[3; 100_000]).unwrap();
+    });
 }
 
 #[test]
@@ -309,7 +335,7 @@ fn paths_longer_than_path_max_are_undone_too() {
     let with_file = bench.snapshot();
     bench.step(|_| {
         let file = rustix::fs::openat(&dir, "file", OFlags::RDWR, Mode::empty()).unwrap();
-        let file_ref = FileRef { path: rel(&file_path), fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path: rel(&file_path), open: Some(&file) };
         let write = Mutation::Write { file: file_ref, offset: 0, length: 4 };
         bench.engine.before(&write).unwrap().done();
         File::from(file).write_all_at(b"DEEP", 0).unwrap();

@@ -38,7 +38,7 @@ impl Access {
 
 /// Mounts at `point`, and gives the end that a filesystem has to serve. A dead mount that is there
 /// is replaced, if the kernel can do that, without showing for a moment what lies below it.
-pub(crate) fn attach(point: &Path, read_only: bool) -> io::Result<OwnedFd> {
+pub fn attach(point: &Path, read_only: bool) -> io::Result<OwnedFd> {
     match attach_directly(point, read_only) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::PERM) => {
             stale::recover(point)?;

@@ -42,6 +42,7 @@ mod windows_names;
 
 #[cfg(target_os = "linux")]
 pub use {
+    attach::attach,
     claim::Claim,
     codeagent_fs::{Cache, raise_descriptor_limit},
     front_end::{MountFrontEnd, Session, live_options, serve},

@@ -6,20 +6,17 @@ use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use codeagent_common::StepId;
 use codeagent_control::{ByteString, Exec, Outcome, Stream};
-use codeagent_interceptor::{ClosedStep, OnConflict, OverlayReport, Staging, StepRequest};
-use codeagent_worker::{Client, Failure, Request, WorkerError};
+use codeagent_interceptor::{ClosedStep, OverlayReport};
+use codeagent_worker::{Client, WorkerError};
 use serde::{Deserialize, Serialize};
 
 use crate::conversation::{ConversationError, Order, converse};
 use crate::launch::{Sandbox, StartError};
-use crate::report::{Confinement, Failed};
-use crate::spec::{Folder, FolderView, HostPath, Spec};
+use crate::report::Confinement;
+use crate::spec::{Folder, HostPath, Spec};
+use crate::steps::Steps;
 use crate::surroundings::Surroundings;
-
-/// How long the mount of a command may take to go.
-const DETACH_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A working directory of a session.
 #[derive(Debug, Clone, Copy)]
@@ -97,16 +94,6 @@ fn listed(folders: &[PathBuf]) -> String {
     folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Why a command's changes are not kept.
-fn not_kept(outcome: Outcome, reason: WorkerError) -> RunError {
-    match reason {
-        WorkerError::Failed(Failure { asked: Some(asked), .. }) => {
-            RunError::Denied { outcome, asked: asked.into() }
-        }
-        reason => RunError::NotKept { outcome, reason: Box::new(reason) },
-    }
-}
-
 fn reason(outcome: &Outcome) -> String {
     match outcome {
         Outcome::NotStarted { message, .. } => message.clone(),
@@ -175,7 +162,7 @@ impl Executor {
         orders: Receiver<Order>,
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
-        let Started { sandbox, mut steps, view } = started;
+        let Started { sandbox, steps, view } = started;
         if view == View::Live {
             tell_git(&mut exec.env);
         }
@@ -189,18 +176,7 @@ impl Executor {
             return Err(RunError::Lost(outcome));
         }
         let ended = Instant::now();
-        // All of them before the first is final.
-        let settle = |step: &mut Option<Step<'_>>| step.as_mut().map(Step::settle).transpose();
-        let reports = steps.iter_mut().map(settle).collect::<Result<Vec<_>, _>>();
-        let reports = match reports {
-            Ok(reports) => reports,
-            Err(reason) => return Err(not_kept(outcome, reason)),
-        };
-        let closed = close_all(folders, steps, &outcome)?;
-        let together = |(closed, report): (Option<_>, Option<_>)| {
-            closed.zip(report).map(|(closed, report)| FolderStep { closed, report })
-        };
-        let done = closed.into_iter().zip(reports).map(together).collect();
+        let done = steps.close(folders, &outcome)?;
         let committed_in = ended.elapsed();
         Ok(Finished {
             outcome,
@@ -223,7 +199,7 @@ impl Executor {
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
         self.complete(&mut exec, folders);
-        let steps = folders.iter().map(|folder| folder.worker.map(Step::ambient)).collect();
+        let steps = Steps::ambient(folders);
         let started = self.start_in(folders, steps, View::Live)?;
         self.finish(folders, (started, None), exec, orders, output)
     }
@@ -235,53 +211,35 @@ impl Executor {
         label: &str,
         view: View,
     ) -> Result<Started<'w>, RunError> {
-        let mut steps = Vec::new();
-        for folder in folders {
-            let step = folder.worker.map(|worker| Step::open(worker, label, view)).transpose()?;
-            steps.push(step);
-        }
-        self.start_in(folders, steps, view)
+        self.start_in(folders, Steps::open(folders, label, view)?, view)
     }
 
     fn start_in<'w>(
         &self,
         folders: &[WorkFolder<'w>],
-        steps: Vec<Option<Step<'w>>>,
+        steps: Steps<'w>,
         view: View,
     ) -> Result<Started<'w>, RunError> {
-        let live = steps.iter().flatten().filter(|step| step.staging.is_none());
         let sandbox = Sandbox::start(&self.spec(folders, &steps)?, |devices| {
-            for (step, device) in live.zip(devices) {
-                step.worker.attach(device, None, self.live_options.clone())?;
+            for (worker, device) in steps.live().zip(devices) {
+                worker.attach(device, None, self.live_options.clone())?;
             }
             Ok::<_, RunError>(())
         })?;
         Ok(Started { sandbox, steps, view })
     }
 
-    fn spec(
-        &self,
-        folders: &[WorkFolder<'_>],
-        steps: &[Option<Step<'_>>],
-    ) -> Result<Spec, RunError> {
+    fn spec(&self, folders: &[WorkFolder<'_>], steps: &Steps<'_>) -> Result<Spec, RunError> {
         let surroundings = &self.surroundings;
-        let view = |step: &Option<Step<'_>>| match step {
-            None => FolderView::ReadOnly,
-            Some(Step { staging: None, .. }) => FolderView::Live,
-            Some(Step { staging: Some(staging), .. }) => {
-                FolderView::Transactional { staging: staging.path.clone().into() }
-            }
-        };
-        let undo_dirs = || steps.iter().flatten().filter_map(Step::undo_dir).map(HostPath::from);
+        let undo_dirs = || steps.undo_dirs().map(HostPath::from);
         let in_folder = |path: &PathBuf| {
             let is_below = |folder: &WorkFolder<'_>| path.starts_with(folder.path);
             let leads_to = |folder: &WorkFolder<'_>| folder.path.starts_with(path);
             folders.iter().any(is_below) && !folders.iter().any(leads_to)
         };
         let hidden_in_folders = surroundings.hidden_in_folders().filter(in_folder);
-        let with_view = folders.iter().zip(steps);
-        let with_view =
-            with_view.map(|(folder, step)| Folder { path: folder.path.into(), view: view(step) });
+        let with_view = folders.iter().zip(steps.views());
+        let with_view = with_view.map(|(folder, view)| Folder { path: folder.path.into(), view });
         Ok(Spec {
             system: surroundings.system(),
             hidden: surroundings.hidden().into_iter().chain(undo_dirs()).collect(),
@@ -313,7 +271,7 @@ impl Executor {
 
 /// FUSE numbers files anew in each live view, so git would take every one for another than the one
 /// it knows, and read it. It is told to go by size and time.
-fn tell_git(env: &mut BTreeMap<String, ByteString>) {
+pub fn tell_git(env: &mut BTreeMap<String, ByteString>) {
     const COUNT: &str = "GIT_CONFIG_COUNT";
     if env.contains_key(COUNT) {
         return; // whoever asked for the command tells git something himself
@@ -321,52 +279,6 @@ fn tell_git(env: &mut BTreeMap<String, ByteString>) {
     let settings =
         [(COUNT, "1"), ("GIT_CONFIG_KEY_0", "core.checkStat"), ("GIT_CONFIG_VALUE_0", "minimal")];
     env.extend(settings.map(|(name, value)| (name.to_owned(), value.into())));
-}
-
-/// Makes the steps final: all of them or, if that fails, none.
-fn close_all(
-    folders: &[WorkFolder<'_>],
-    steps: Vec<Option<Step<'_>>>,
-    outcome: &Outcome,
-) -> Result<Vec<Option<ClosedStep>>, RunError> {
-    let mut closed = Vec::new();
-    for step in steps {
-        let result = step.map(|step| step.close(outcome.exit_code())).transpose();
-        let reason = match result {
-            Ok(Some(ClosedStep::Denied { asked, .. })) => {
-                RunError::Denied { outcome: outcome.clone(), asked }
-            }
-            Ok(step) => {
-                closed.push(step);
-                continue;
-            }
-            Err(reason) => not_kept(outcome.clone(), reason),
-        };
-        return Err(take_back(folders, &closed, outcome, reason));
-    }
-    Ok(closed)
-}
-
-/// What is final already is undone, because the rest cannot be kept.
-fn take_back(
-    folders: &[WorkFolder<'_>],
-    closed: &[Option<ClosedStep>],
-    outcome: &Outcome,
-    reason: RunError,
-) -> RunError {
-    let mut stuck = Vec::new();
-    for (folder, closed) in folders.iter().zip(closed) {
-        if let (Some(worker), Some(ClosedStep::Recorded { .. })) = (folder.worker, closed)
-            && worker.undo(1, OnConflict::Refuse).is_err()
-        {
-            stuck.push(folder.path.to_owned());
-        }
-    }
-    if stuck.is_empty() {
-        return reason;
-    }
-    let (outcome, reason) = (outcome.clone(), Box::new(reason));
-    RunError::PartlyKept { outcome, folders: stuck, reason }
 }
 
 /// Which view a command gets.
@@ -394,101 +306,6 @@ impl ViewChoice {
 struct Started<'w> {
     // Before the steps: nothing of the command may be left when they are dropped.
     sandbox: Sandbox,
-    steps: Vec<Option<Step<'w>>>,
+    steps: Steps<'w>,
     view: View,
-}
-
-/// An open step. Dropping it leaves the folder as it was.
-struct Step<'w> {
-    worker: &'w Client,
-    /// Where changes are kept until the command has ended; in a live view they are not.
-    staging: Option<Staging>,
-    is_closed: bool,
-    /// Others have steps of their own meanwhile, which are none of our business.
-    is_ambient: bool,
-}
-
-impl<'w> Step<'w> {
-    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, RunError> {
-        worker.open_step(StepRequest::command(label))?;
-        let mut step = Self { worker, staging: None, is_closed: false, is_ambient: false };
-        if view == View::Transactional {
-            step.staging = Some(worker.stage().map_err(no_staging)?);
-        }
-        Ok(step)
-    }
-
-    fn ambient(worker: &'w Client) -> Self {
-        Self { worker, staging: None, is_closed: false, is_ambient: true }
-    }
-
-    /// Where the worker keeps what can be undone, as far as that is known.
-    fn undo_dir(&self) -> Option<&std::path::Path> {
-        self.staging.as_ref()?.path.ancestors().nth(2)
-    }
-
-    /// After this, everything the command did is in the folder and in the step.
-    fn settle(&mut self) -> Result<OverlayReport, WorkerError> {
-        match self.staging.take() {
-            Some(staging) => {
-                let adopted = self.worker.adopt_overlay(staging.number);
-                if adopted.is_err() {
-                    let _ = self.worker.drop_staged(staging.number);
-                }
-                adopted
-            }
-            None => {
-                wait_until_detached(self.worker)?;
-                let quiet = Request::WaitUntilQuiet { timeout: DETACH_PATIENCE };
-                self.worker.call::<bool>(quiet)?;
-                Ok(OverlayReport::default())
-            }
-        }
-    }
-
-    fn close(mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
-        let closed = if self.is_ambient {
-            self.worker.end_ambient_step()?.unwrap_or(ClosedStep::Empty(StepId(0)))
-        } else {
-            self.worker.close_step(exit_code)?
-        };
-        self.is_closed = true;
-        Ok(closed)
-    }
-}
-
-/// In a folder of somebody else, nothing can be staged that looks like it; the other view does
-/// without.
-fn no_staging(error: WorkerError) -> RunError {
-    match error {
-        WorkerError::Failed(failure) => {
-            let failed = Failed::new("staging changes", failure.to_string());
-            StartError::from(Failed { errno: failure.errno, view: true, ..failed }).into()
-        }
-        error => error.into(),
-    }
-}
-
-impl Drop for Step<'_> {
-    fn drop(&mut self) {
-        if self.is_closed {
-            return;
-        }
-        match self.staging.take() {
-            Some(staging) => drop(self.worker.drop_staged(staging.number)),
-            None => drop(wait_until_detached(self.worker)),
-        }
-        if !self.is_ambient {
-            let _ = self.worker.abort_step();
-        }
-    }
-}
-
-/// A mount goes with the last process that sees it, a moment after that.
-fn wait_until_detached(worker: &Client) -> Result<(), WorkerError> {
-    let deadline = Instant::now() + DETACH_PATIENCE;
-    while worker.hello()?.attached && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(())
 }

@@ -17,6 +17,7 @@ mod link;
 mod raw;
 mod report;
 mod spec;
+mod steps;
 mod surroundings;
 
 use std::ffi::OsStr;
@@ -24,11 +25,14 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 pub use conversation::{ConversationError, Order, converse};
-pub use executor::{Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder};
+pub use executor::{
+    Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder, tell_git,
+};
 pub use facts::{Fact, FactId, FactsRequest, Presence, facts};
 pub use launch::{Sandbox, StartError};
 pub use report::{Confinement, Failed};
 pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};
+pub use steps::Steps;
 pub use surroundings::{Keep, Policy, Surroundings, forget};
 
 /// Where commands find the proxy, with [`Network::Gateway`].

@@ -53,6 +53,8 @@ pub fn surroundings_of(working_dir: &Path) -> Result<PathBuf> {
 /// The working directory as everything else is called after it.
 pub fn canonical(working_dir: &Path) -> Result<PathBuf> {
     let unusable = |source| SandboxError::WorkingDir { path: working_dir.into(), source };
+    // A session that was killed can leave a mount over the folder that nobody serves.
+    codeagent_mount::recover(working_dir).map_err(unusable)?;
     let path = working_dir.canonicalize().map_err(unusable)?;
     if !path.is_dir() {
         return Err(unusable(io::ErrorKind::NotADirectory.into()));

@@ -16,16 +16,8 @@ use serde_json::{Value, json};
 
 const PROJECT: &str = "mkdir -p src; echo one > a; echo two > src/b; ln -s a link; chmod 600 a";
 
-/// A frontend with a session in the project.
 fn frontend(person: &Person, flags: &[&str]) -> Client {
-    let mut client = Client::start(&mut person.sandbox(flags));
-    let status = client.ask(
-        "session.start",
-        json!({"working_directories": [{"path": person.project()}], "isolation": "namespace"}),
-    );
-    assert_eq!(status["state"], "running");
-    assert_eq!(status["isolation"], "namespace");
-    client
+    common::client::frontend(person, flags, json!({}))
 }
 
 fn agent(person: &Person) -> Client {

@@ -348,21 +348,6 @@ fn a_reset_forgets_what_commands_left_and_not_what_they_did() {
 }
 
 #[test]
-fn on_the_host_nothing_is_recorded_and_that_is_said() {
-    let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
-        options.isolation = IsolationChoice::Host;
-    });
-    let mut said = Vec::new();
-    let request = CommandRequest::shell("pwd; rm a; exit 5");
-    let report = office.session.exec(&request, |_, data| said.extend_from_slice(data)).unwrap();
-    assert_eq!((report.exit_code, report.undoable, report.isolation), (5, false, Isolation::Host));
-    assert!(
-        String::from_utf8(said).unwrap().contains(office.workspace.working().to_str().unwrap())
-    );
-    assert!(office.session.history(None).unwrap().is_empty());
-}
-
-#[test]
 fn the_difference_of_a_step_can_be_asked_for() {
     let office = Office::new();
     let report = office.run("echo new > a; rm d/3");

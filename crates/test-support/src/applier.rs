@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -125,20 +124,20 @@ impl<'e> Applier<'e> {
         if let Some(permit) = self.engine.repeat_write(FileId::of(file)?, offset, length) {
             return finish(permit, host());
         }
-        let file_ref = FileRef { path: rel(path.as_ref())?, fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path: rel(path.as_ref())?, open: Some(file) };
         self.simple(&Mutation::Write { file: file_ref, offset, length }, host)
     }
 
     pub fn append(&self, path: impl AsRef<[u8]>, bytes: &[u8]) -> io::Result<()> {
         let file = unblocking().append(true).open(self.full_path(&path))?;
-        let file_ref = FileRef { path: rel(path.as_ref())?, fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path: rel(path.as_ref())?, open: Some(&file) };
         self.simple(&Mutation::Append { file: file_ref }, || (&file).write_all(bytes))
     }
 
     /// `truncate`, to any length.
     pub fn truncate(&self, path: impl AsRef<[u8]>, length: u64) -> io::Result<()> {
         let file = unblocking().write(true).open(self.full_path(&path))?;
-        let file_ref = FileRef { path: rel(path.as_ref())?, fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path: rel(path.as_ref())?, open: Some(&file) };
         self.simple(&Mutation::Truncate { file: file_ref, length }, || file.set_len(length))
     }
 
@@ -277,7 +276,7 @@ impl<'e> Applier<'e> {
         use std::os::fd::AsRawFd;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = rustix::fs::open(self.full_path(path), flags, Mode::empty())?;
-        let file = FileRef { path: rel(path)?, fd: Some(handle.as_fd()) };
+        let file = FileRef { path: rel(path)?, open: Some(&handle) };
         let through = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
         self.simple(&Mutation::SetAttributes { file }, || host(through))
     }
@@ -331,7 +330,7 @@ impl<'e> Applier<'e> {
             Allocation::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
             Allocation::InsertRange => FallocateFlags::INSERT_RANGE,
         };
-        let file_ref = FileRef { path: rel(path.as_ref())?, fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path: rel(path.as_ref())?, open: Some(&file) };
         let mutation = Mutation::Allocate { file: file_ref, how, offset, length };
         self.simple(&mutation, || Ok(rustix::fs::fallocate(&file, flags, offset, length)?))
     }
@@ -346,7 +345,7 @@ impl<'e> Applier<'e> {
     ) -> io::Result<()> {
         let source = unblocking().read(true).open(self.full_path(from))?;
         let target = self.open(&to)?;
-        let file_ref = FileRef { path: rel(to.as_ref())?, fd: Some(target.as_fd()) };
+        let file_ref = FileRef { path: rel(to.as_ref())?, open: Some(&target) };
         let mutation = Mutation::Write { file: file_ref, offset: to_offset, length: length as u64 };
         self.simple(&mutation, || {
             let mut at = (0, to_offset);
@@ -366,7 +365,7 @@ impl<'e> Applier<'e> {
     /// A writer the engine does not see, as through a shared mapping.
     pub fn write_unseen(&self, path: impl AsRef<[u8]>, bytes: &[u8]) -> io::Result<()> {
         let file = self.open(&path)?;
-        let file_ref = FileRef { path: rel(path.as_ref())?, fd: Some(file.as_fd()) };
+        let file_ref = FileRef { path: rel(path.as_ref())?, open: Some(&file) };
         self.simple(&Mutation::OpenUnseen { file: file_ref }, || Ok(()))?;
         file.write_all_at(bytes, 0)
     }

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -80,7 +79,7 @@ fn append(
         let step = host.step(|| {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
             let mut file = File::from(rustix::fs::open(work.join("large"), flags, Mode::empty())?);
-            let file_ref = FileRef { path, fd: Some(file.as_fd()) };
+            let file_ref = FileRef { path, open: Some(&file) };
             let mutation = Mutation::Append { file: file_ref };
             let permit = capture.time(|| Ok(host.engine.before(&mutation)?))?;
             writes.time(|| Ok(file.write_all(&bytes)?))?;

@@ -1,7 +1,6 @@
 //! Writes to a file that the step has captured already: the hook, and nothing but the hook.
 
 use std::hint::black_box;
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -50,7 +49,7 @@ pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
                             black_box(&permit);
                             continue;
                         }
-                        let file = FileRef { path, fd: Some(file.as_fd()) };
+                        let file = FileRef { path, open: Some(&file) };
                         let write = Mutation::Write { file, offset, length };
                         black_box(engine.before(&write)?).done();
                         long_way += 1;

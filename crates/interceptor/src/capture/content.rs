@@ -1,5 +1,6 @@
 //! Content preimages: the ladder from "nothing" to "copy".
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -11,10 +12,16 @@ use super::{InodeState, SMALL};
 use crate::error::{Result, UndoError};
 use crate::host::{Entry, FileId, Stamp, clone_file, is_absent, read_exact_at};
 use crate::probe::Point;
-use crate::store::{Content, Region};
+use crate::store::{Content, Extent, Region};
 
 /// Bytes stored at once; large enough to be quick, small enough to fit in memory many times over.
 const CHUNK: u64 = 1 << 20;
+/// As many bytes of memory each thread keeps to read into.
+const KEPT_BUFFER: usize = 64 << 10;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// A stretch of a file, end exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +45,22 @@ impl Span {
 /// Content that is in the store, but not in the journal yet.
 pub(crate) struct CapturedContent {
     pub(crate) content: Content,
-    covered: Covered,
+    pub(crate) covered: Covered,
 }
 
-enum Covered {
-    Whole,
-    Spans(Vec<Span>),
+/// What is known of a file once some content of it is in the journal.
+pub(crate) struct Covered {
+    length: u64,
+    /// `None`: all of it.
+    spans: Option<Vec<Span>>,
+}
+
+/// What came of reading on.
+enum Stored {
+    Extent(Extent),
+    /// The file ends here.
+    End,
+    Unprotected,
 }
 
 /// What came of an attempt to store content.
@@ -59,29 +76,26 @@ impl Capture {
     /// Only the length needs to be known.
     fn nothing(length: u64) -> Self {
         let content = Content::Ranges { length, regions: Vec::new() };
-        Self::Stored(CapturedContent { content, covered: Covered::Spans(Vec::new()) })
+        let covered = Covered { length, spans: Some(Vec::new()) };
+        Self::Stored(CapturedContent { content, covered })
     }
 }
 
-impl CapturedContent {
+impl Covered {
     /// To be called once the record is in the journal.
     pub(crate) fn mark(&self, state: &InodeState) {
-        match (&self.content, &self.covered) {
-            (Content::Ranges { length, .. }, Covered::Spans(spans)) => {
-                state.set_length(*length);
-                spans.iter().for_each(|span| state.set_span(*span));
-            }
-            (Content::Ranges { length, .. } | Content::Clone { length, .. }, _) => {
-                state.set_length(*length);
-                state.set_whole();
-            }
+        state.set_length(self.length);
+        match &self.spans {
+            Some(spans) => spans.iter().for_each(|span| state.set_span(*span)),
+            None => state.set_whole(),
         }
     }
 }
 
 impl Recorder {
     /// Stores what `span` of the file `id` held before the step, as far as that is still missing.
-    /// Nobody else may be capturing the file; its name may change meanwhile.
+    /// Nobody else may be capturing the file; its name may change meanwhile. The caller has seen
+    /// that something is missing.
     pub(crate) fn capture_content(
         &self,
         workspace: &Workspace,
@@ -91,17 +105,23 @@ impl Recorder {
         span: Span,
     ) -> Result<Capture> {
         let known = state.former_length();
-        if known.is_some() && state.missing(span).next().is_none() {
-            return Ok(Capture::nothing(known.unwrap_or(0)));
-        }
-        let Some(reader) = self.reader(entry, id)? else {
-            return Ok(Capture::Elsewhere);
+        let open = self.readers.get(id);
+        let is_kept = open.is_some();
+        let reader = match open {
+            Some(reader) => reader,
+            None => match self.open_reader(entry, id)? {
+                Some(reader) => reader,
+                None => return Ok(Capture::Elsewhere),
+            },
         };
         let length = known.unwrap_or(reader.stamp.size);
-        let fresh = InodeState::default();
-        fresh.set_length(length);
-        let missing: Vec<Span> =
-            if known.is_some() { state } else { &fresh }.missing(span).collect();
+        let missing: Vec<Span> = if known.is_some() {
+            state.missing(state.with_sequel(span)).collect()
+        } else {
+            let fresh = InodeState::default();
+            fresh.set_length(length);
+            fresh.missing(span).collect()
+        };
         if missing.is_empty() {
             return Ok(Capture::nothing(length));
         }
@@ -109,7 +129,8 @@ impl Recorder {
             && length > SMALL
             && let Some(content) = self.clone_content(workspace, &reader.file, length)?
         {
-            return Ok(Capture::Stored(CapturedContent { content, covered: Covered::Whole }));
+            let covered = Covered { length, spans: None };
+            return Ok(Capture::Stored(CapturedContent { content, covered }));
         }
         let mut regions = Vec::with_capacity(missing.len());
         for span in &missing {
@@ -118,18 +139,16 @@ impl Recorder {
                 None => return Ok(Capture::Unprotected),
             }
         }
-        if length > SMALL {
-            self.readers.keep(id, &reader);
+        if length > SMALL && !is_kept {
+            self.readers.keep(id, reader);
         }
         let content = Content::Ranges { length, regions };
-        Ok(Capture::Stored(CapturedContent { content, covered: Covered::Spans(missing) }))
+        let covered = Covered { length, spans: Some(missing) };
+        Ok(Capture::Stored(CapturedContent { content, covered }))
     }
 
     /// Opens a file to read from; `None` if another one has the name by now.
-    fn reader(&self, entry: &Entry<'_>, id: FileId) -> Result<Option<Arc<Reader>>> {
-        if let Some(reader) = self.readers.get(id) {
-            return Ok(Some(reader));
-        }
+    fn open_reader(&self, entry: &Entry<'_>, id: FileId) -> Result<Option<Arc<Reader>>> {
         let file = match entry.open_read() {
             Err(error) if is_absent(&error) => return Ok(None),
             result => result.map_err(UndoError::host)?,
@@ -189,37 +208,64 @@ impl Recorder {
         reader: &Reader,
         span: Span,
     ) -> Result<Option<Region>> {
-        let failed = |context| UndoError::io(context);
         let mut region = Region { start: span.start, end: span.end, extents: Vec::new() };
         // Of pieces of large files, compression takes longer than anything else.
         let whole_file = span.start == 0 && span.end <= SMALL;
-        let segments = reader.segments(span).map_err(failed("reading what is about to change"))?;
-        let mut buffer = Vec::new();
+        let segments =
+            reader.segments(span).map_err(UndoError::io("reading what is about to change"))?;
         for (start, end) in segments {
             let mut at = start;
             while at < end {
                 let wanted = usize::try_from((end - at).min(CHUNK)).unwrap_or(0);
-                buffer.resize(wanted, 0);
-                let read = read_exact_at(&reader.file, &mut buffer, at)
-                    .map_err(failed("reading what is about to change"))?;
-                if read == 0 {
-                    break;
+                let store =
+                    |buffer: &mut [u8]| self.store_chunk(workspace, reader, at, buffer, whole_file);
+                match with_buffer(wanted, store)? {
+                    Stored::Extent(extent) => {
+                        at += u64::from(extent.plain_bytes);
+                        region.extents.push(extent);
+                    }
+                    Stored::End => break,
+                    Stored::Unprotected => return Ok(None),
                 }
-                if self.make_room_in_pack(workspace, read as u64)? == Room::Unprotected {
-                    return Ok(None);
-                }
-                let pack = self.pack(workspace)?;
-                let extent = if whole_file {
-                    pack.add_compressed(&buffer[..read], at)
-                } else {
-                    pack.add(&buffer[..read], at)
-                };
-                let extent = extent.map_err(failed("storing a preimage"))?;
-                self.charge(extent.stored_bytes.into());
-                region.extents.push(extent);
-                at += read as u64;
             }
         }
         Ok(Some(region))
     }
+
+    /// As many bytes as `buffer` takes.
+    fn store_chunk(
+        &self,
+        workspace: &Workspace,
+        reader: &Reader,
+        at: u64,
+        buffer: &mut [u8],
+        compress: bool,
+    ) -> Result<Stored> {
+        let read = read_exact_at(&reader.file, buffer, at)
+            .map_err(UndoError::io("reading what is about to change"))?;
+        if read == 0 {
+            return Ok(Stored::End);
+        }
+        if self.make_room_in_pack(workspace, read as u64)? == Room::Unprotected {
+            return Ok(Stored::Unprotected);
+        }
+        let (pack, bytes) = (self.pack(workspace)?, &buffer[..read]);
+        let extent = if compress { pack.add_compressed(bytes, at) } else { pack.add(bytes, at) };
+        let extent = extent.map_err(UndoError::io("storing a preimage"))?;
+        self.charge(extent.stored_bytes.into());
+        Ok(Stored::Extent(extent))
+    }
+}
+
+/// Memory to read into, which is made once for each thread, unless it is large.
+fn with_buffer<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    if bytes > KEPT_BUFFER {
+        return work(&mut vec![0; bytes]);
+    }
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        work(&mut buffer[..bytes])
+    })
 }

@@ -15,6 +15,8 @@ use crate::host::FileId;
 const SHARDS: usize = 64;
 /// A bit for each block of 32 gibibytes.
 const MAX_WORDS: u64 = 1 << 17;
+/// Captured at once of a file that is overwritten from front to back, at most.
+const MOST_AT_ONCE: u64 = 64 << 10;
 
 const CREATED: u8 = 1;
 const TIMES: u8 = 2;
@@ -93,6 +95,9 @@ pub(crate) struct InodeState {
     length: AtomicU64,
     /// Which blocks of the former content are captured.
     blocks: OnceLock<Blocks>,
+    /// The stretch that was captured last; changes only while the inode is being captured.
+    last_start: AtomicU64,
+    last_end: AtomicU64,
     /// Held while the inode is being captured, so that each part is captured once.
     pub(crate) capturing: Mutex<()>,
     /// Of a directory.
@@ -224,6 +229,19 @@ impl InodeState {
         })
     }
 
+    /// `span`, or more: whoever goes on where the last stretch ended will probably go on further.
+    /// Twice as much as last time, so that most of it is needed.
+    pub(crate) fn with_sequel(&self, span: Span) -> Span {
+        let size = block_size(self.length.load(Ordering::Acquire));
+        let (start, end) =
+            (self.last_start.load(Ordering::Relaxed), self.last_end.load(Ordering::Relaxed));
+        if end == 0 || span.start / size * size != end {
+            return span;
+        }
+        let more = (2 * (end - start)).min(MOST_AT_ONCE);
+        Span { start: span.start, end: span.end.max(end.saturating_add(more)) }
+    }
+
     pub(crate) fn set_times(&self) {
         self.add(TIMES);
     }
@@ -243,6 +261,8 @@ impl InodeState {
         let blocks = self.blocks.get_or_init(|| Blocks::of(length));
         let size = block_size(length);
         blocks.set(span.start / size..span.end.min(length).div_ceil(size));
+        self.last_start.store(span.start, Ordering::Relaxed);
+        self.last_end.store(span.end, Ordering::Relaxed);
     }
 
     pub(crate) fn set_whole(&self) {
@@ -272,6 +292,24 @@ mod tests {
         assert_eq!(missing[1], Span { start: 2 * BLOCK, end: 100 * BLOCK + 5 });
         assert!(state.covers(Wanted::Content(Span { start: BLOCK + 7, end: BLOCK + 9 })));
         assert!(!state.covers(Wanted::Content(Span { start: BLOCK - 1, end: BLOCK + 9 })));
+    }
+
+    #[test]
+    fn whoever_goes_on_gets_twice_as_much_captured_each_time() {
+        let state = InodeState::default();
+        state.set_length(1000 * BLOCK);
+        let write = |block: u64| Span::of(block * BLOCK, BLOCK);
+        let wanted = |block: u64| state.with_sequel(write(block));
+        assert_eq!(wanted(0), write(0));
+        state.set_span(write(0));
+        assert_eq!(wanted(1), Span::of(BLOCK, 2 * BLOCK));
+        assert_eq!(wanted(2), write(2));
+        state.set_span(Span::of(BLOCK, 2 * BLOCK));
+        assert_eq!(wanted(3), Span::of(3 * BLOCK, 4 * BLOCK));
+        state.set_span(Span::of(0, 100 * BLOCK));
+        assert_eq!(wanted(100), Span::of(100 * BLOCK, MOST_AT_ONCE));
+        assert_eq!(state.with_sequel(Span::from(100 * BLOCK)), Span::from(100 * BLOCK));
+        assert_eq!(wanted(99), write(99));
     }
 
     #[test]

@@ -49,11 +49,11 @@ impl Readers {
         self.0.lock().get(&id).cloned()
     }
 
-    pub(crate) fn keep(&self, id: FileId, reader: &Arc<Reader>) {
+    pub(crate) fn keep(&self, id: FileId, reader: Arc<Reader>) {
         let mut readers = self.0.lock();
         if readers.len() >= LIMIT {
             readers.clear();
         }
-        readers.insert(id, Arc::clone(reader));
+        readers.insert(id, reader);
     }
 }

@@ -486,11 +486,12 @@ impl Recorder {
             }
             Some(Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?)
         };
-        let stored = content.as_ref().map(|captured| captured.content.clone());
-        self.append(workspace, &[Record::Preimage { at, meta, content: stored }])?;
+        let (content, covered) =
+            content.map(|captured| (captured.content, captured.covered)).unzip();
+        self.append(workspace, &[Record::Preimage { at, meta, content }])?;
         state.set_attributes();
-        if let Some(content) = content {
-            content.mark(state);
+        if let Some(covered) = covered {
+            covered.mark(state);
         }
         Ok(true)
     }

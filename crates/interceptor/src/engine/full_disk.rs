@@ -35,8 +35,11 @@ impl UndoEngine {
     }
 
     fn size(&self, file: FileRef<'_>) -> Option<u64> {
-        match file.fd {
-            Some(fd) => rustix::fs::fstat(fd).ok().and_then(|stat| stat.st_size.try_into().ok()),
+        match file.open {
+            Some(open) => {
+                let stat = rustix::fs::fstat(open.file().ok()?).ok()?;
+                stat.st_size.try_into().ok()
+            }
             None => self.workspace.tree.stat(file.path).ok()?.map(|stamp| stamp.size),
         }
     }

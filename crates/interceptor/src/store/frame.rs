@@ -17,7 +17,7 @@ pub(crate) const MAGIC_BYTES: usize = 8;
 const PREFIX_BYTES: usize = 8;
 const MAX_PAYLOAD: usize = 16 << 20;
 /// A shorter file is not worth a mapping.
-const MAPPED_FROM: u64 = 64 << 10;
+const MAPPED_FROM: u64 = 8 << 10;
 
 fn check(payload: &[u8], index: u64) -> [u8; 4] {
     let [a, b, c, d, ..] = xxh3_64_with_seed(payload, index).to_le_bytes();

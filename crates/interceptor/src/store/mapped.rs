@@ -13,8 +13,10 @@ use memmap2::{MmapMut, MmapOptions};
 use rustix::fs::{FallocateFlags, fstatfs};
 use rustix::io::Errno;
 
-/// Reserved at once.
-const STRETCH: u64 = 1 << 20;
+/// Reserved at once: as much as the file has already, within these bounds. What is reserved has to
+/// be cleared, and given back at the end.
+const LEAST_STRETCH: u64 = 64 << 10;
+const MOST_STRETCH: u64 = 1 << 20;
 
 /// Filesystems that keep what `fallocate` promised when a mapping is written to. Those that write
 /// elsewhere each time (btrfs after a snapshot) can run out of space even then.
@@ -40,8 +42,9 @@ impl Mapped {
         if !KEEP_RESERVATIONS.contains(&kind) {
             return Ok(None);
         }
-        let start = at & !(STRETCH - 1);
-        let length = (at + bytes as u64 - start).next_multiple_of(STRETCH);
+        let start = at & !(LEAST_STRETCH - 1);
+        let stretch = start.next_power_of_two().clamp(LEAST_STRETCH, MOST_STRETCH);
+        let length = (at + bytes as u64 - start).next_multiple_of(stretch);
         match rustix::fs::fallocate(file, FallocateFlags::empty(), start, length) {
             Ok(()) => {}
             // Where there is no room for a stretch, there may still be some for a record.

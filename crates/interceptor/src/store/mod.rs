@@ -27,6 +27,8 @@ pub(crate) use journal::{Journal, JournalReader};
 pub(crate) use layout::{Counters, Store, Versioned, check_counters};
 pub(crate) use loans::{Loan, LoanBook, Root};
 pub(crate) use pack::{Pack, PackReader};
-pub(crate) use record::{At, Body, Content, Header, ObjectRef, Owner, Purpose, Record, Region};
+pub(crate) use record::{
+    At, Body, Content, Extent, Header, ObjectRef, Owner, Purpose, Record, Region,
+};
 pub(crate) use remade::{Remade, RemadeLog};
 pub(crate) use step_dir::{Recorded, StepDir};

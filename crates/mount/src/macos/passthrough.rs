@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -214,7 +213,7 @@ impl<I: WriteInterceptor> Passthrough<I> {
             self.writable()?;
             return host();
         }
-        let file = FileRef { path: found.path.as_path(), fd: Some(file.as_fd()) };
+        let file = FileRef { path: found.path.as_path(), open: Some(file) };
         let permit = self.ask(&mutation(file))?;
         conclude(permit, host())
     }

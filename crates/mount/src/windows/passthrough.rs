@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::os::windows::fs::FileExt;
-use std::os::windows::io::AsHandle;
+use std::os::windows::io::{AsHandle, BorrowedHandle};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use codeagent_common::EntryKind;
 use codeagent_interceptor::{
-    Allocation, FileId, FileRef, Mutation, Permit, RenameMode, WriteInterceptor,
+    Allocation, FileId, FileRef, Mutation, OpenFile, Permit, RenameMode, WriteInterceptor,
 };
 use windows_sys::Win32::Foundation::{
     ERROR_HANDLE_EOF, NTSTATUS, STATUS_CANNOT_DELETE, STATUS_DIRECTORY_NOT_EMPTY,
@@ -49,6 +49,16 @@ pub(super) struct Open {
     listing: Mutex<Vec<Listed>>,
 }
 
+impl OpenFile for Open {
+    fn id(&self) -> io::Result<FileId> {
+        Ok(self.id)
+    }
+
+    fn file(&self) -> io::Result<BorrowedHandle<'_>> {
+        Ok(self.file.as_handle())
+    }
+}
+
 impl Open {
     fn new(file: File) -> io::Result<(Self, FileInfo)> {
         let id = host::id_of(&file)?;
@@ -86,7 +96,7 @@ impl<I: WriteInterceptor> Passthrough<I> {
         host: impl FnOnce() -> io::Result<T>,
     ) -> Outcome<T> {
         let name = self.root.name_of(&open.file)?;
-        let file = FileRef { path: name.path.as_path(), fd: Some(open.file.as_handle()) };
+        let file = FileRef { path: name.path.as_path(), open: Some(open) };
         let permit = self.ask(&mutation(file))?;
         conclude(permit, host())
     }

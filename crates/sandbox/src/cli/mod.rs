@@ -70,14 +70,24 @@ pub fn main() -> ExitCode {
 
 /// As [`main`], with other arguments than those of this process; the first one is its name.
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let matches = Arguments::command().get_matches_from(arguments);
-    let Arguments { json, command, serve } =
-        Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let parsed = Arguments::command().try_get_matches_from(&arguments).and_then(|matches| {
+        Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches))
+    });
+    let (Arguments { json, command, serve }, matches) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) if error.use_stderr() => {
+            let ours = arguments.iter().take_while(|argument| *argument != "--");
+            complain(ours.into_iter().any(|argument| argument == "--json"), &misused(&error));
+            return ExitCode::from(MISUSED);
+        }
+        Err(help) => help.exit(),
+    };
     let Some(command) = command else { return serve.execute(json) };
     if let Some(flag) = serve::flag_in(&matches) {
         let message = format!("--{flag} in front of a command is for servers");
         complain(json, &SandboxError::usage(message, "put it behind the command"));
-        return ExitCode::from(2);
+        return ExitCode::from(MISUSED);
     }
     let failure = command.exit_code_of_failure();
     match command.execute(json) {
@@ -91,6 +101,29 @@ pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     }
 }
+
+/// What the command line's own library says in several lines, as one sentence and a hint.
+fn misused(error: &clap::Error) -> SandboxError {
+    let text = error.render().to_string();
+    let in_one_line = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut parts = text.split("\n\n").map(in_one_line);
+    let message = parts.next().unwrap_or_default();
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
+    let (mut tip, mut usage) = (None, None);
+    for part in parts {
+        let first_of = |tips: &str| tips.split(" tip: ").next().map(str::to_owned);
+        tip = tip.or(part.strip_prefix("tip: ").and_then(first_of));
+        usage = usage.or(part.strip_prefix("Usage: ").map(|usage| format!("use it so: {usage}")));
+    }
+    let hint = match error.kind() {
+        clap::error::ErrorKind::InvalidSubcommand => tip.or(Some("--help lists them".into())),
+        _ => tip.or(usage),
+    };
+    SandboxError::usage(message, hint.unwrap_or_else(|| "see --help".into()))
+}
+
+/// What programs say that were called wrongly.
+const MISUSED: u8 = 2;
 
 /// What shells say of a command that they cannot start.
 const NOT_FOUND: u8 = 127;

@@ -171,7 +171,7 @@ pub(crate) fn tell(event: &Event) {
             let why: Vec<String> =
                 passed_over.iter().map(|(what, why)| format!("; {what}: {why}")).collect();
             notice(&format!(
-                "NO ISOLATION: this command runs on the machine itself and cannot be undone{}",
+                "NO ISOLATION: this command runs on the machine itself, with everything you may do{}",
                 why.concat()
             ));
         }
@@ -197,8 +197,8 @@ pub(crate) fn sum_up(report: &CommandReport, folder: &str) {
     if let Some(reason) = &report.other_view {
         notice(&format!("changes were seen as they happened, because {reason}"));
     }
-    if !report.undoable {
-        return notice("what it did CANNOT be undone: nothing was between it and the folder");
+    if let Some(reason) = &report.not_undoable {
+        return notice(&format!("what it did CANNOT be undone: {reason}"));
     }
     let several = report.directories.len() > 1;
     for directory in &report.directories {

@@ -1,4 +1,5 @@
-//! Commands on this machine as they are: nothing holds them back, and nothing is recorded.
+//! Commands on this machine as they are: nothing holds them back. What they do to the folders is
+//! recorded if these can be mounted over themselves; where not, that is said.
 //!
 //! The same shim runs them as in a sandbox, in a process of its own, so that a cancelled command
 //! takes everything with it that it has started.
@@ -10,12 +11,14 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
-use codeagent_control::{ByteString, Outcome};
-use codeagent_namespace::converse;
+use codeagent_control::{ByteString, Exec, Outcome, Stream};
+use codeagent_namespace::{FolderStep, Order, Steps, View, WorkFolder, converse, tell_git};
 use codeagent_shim::{Shim, ShimConfig};
 
+use super::host_mounts::{HostMounts, InUse};
 use super::{Executor, Isolation, Ran, Work};
 use crate::error::{Result, SandboxError, lost};
 
@@ -25,13 +28,15 @@ const ARGUMENT: &str = "--codeagent-shim";
 #[derive(Debug)]
 pub struct HostExecutor {
     program: PathBuf,
+    mounts: HostMounts,
 }
 
 impl HostExecutor {
     /// `main` of the program, or of this one, begins with
     /// [`run_if_asked`](crate::run_if_asked).
     pub fn new(program: Option<PathBuf>) -> Self {
-        Self { program: program.unwrap_or_else(|| "/proc/self/exe".into()) }
+        let program = program.unwrap_or_else(|| "/proc/self/exe".into());
+        Self { program, mounts: HostMounts::default() }
     }
 }
 
@@ -57,10 +62,54 @@ impl Executor for HostExecutor {
             exec.cwd =
                 first.map(|folder| ByteString::from(folder.path.as_os_str().as_bytes().to_vec()));
         }
+        let recorded = match self.mounts.enter(work.folders) {
+            Ok(mounted) => {
+                let steps = match work.background {
+                    true => Steps::ambient(work.folders),
+                    false => Steps::open(work.folders, &exec.label(), View::Live)?,
+                };
+                tell_git(&mut exec.env);
+                Ok((steps.with_mounts_that_stay(), mounted))
+            }
+            Err(error) => Err(format!("the folder cannot be mounted over itself: {error}")),
+        };
+        let mounted = recorded.as_ref().map_or(&[][..], |(_, mounted)| mounted.paths());
+        let outcome = self.converse(exec, mounted, work.orders, work.output)?;
+        let ended = Instant::now();
+        let (steps, not_undoable) = match recorded {
+            Ok((steps, mounted)) => (close(steps, mounted, work.folders, &outcome)?, None),
+            Err(reason) => (work.folders.iter().map(|_| None).collect(), Some(reason)),
+        };
+        Ok(Ran {
+            outcome,
+            steps,
+            view: not_undoable.is_none().then_some(View::Live),
+            other_view: None,
+            not_undoable,
+            confined: false,
+            committed_in: ended.elapsed(),
+        })
+    }
+
+    fn end(&self) {
+        self.mounts.end();
+    }
+}
+
+impl HostExecutor {
+    /// Has a process of its own run the command. Whatever it has started has gone when this returns.
+    fn converse(
+        &self,
+        exec: Exec,
+        mounted: &[PathBuf],
+        orders: Receiver<Order>,
+        output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<Outcome> {
         let (channel, theirs) = UnixStream::pair()?;
         let mut shim = Command::new(&self.program)
             .arg0("codeagent-shim")
             .arg(ARGUMENT)
+            .args(mounted)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -68,24 +117,28 @@ impl Executor for HostExecutor {
             .process_group(0)
             .spawn()
             .map_err(SandboxError::doing("cannot start commands"))?;
-        let outcome = converse(&channel, exec, work.orders, work.output);
+        let outcome = converse(&channel, exec, orders, output);
         // Its end is that of everything the command has started.
         let _ = channel.shutdown(std::net::Shutdown::Both);
         shim.wait()?;
         let outcome = outcome.map_err(|error| SandboxError::CommandLost(error.to_string()))?;
-        if !matches!(outcome, Outcome::Completed { .. }) {
-            return Err(lost(outcome));
+        match outcome {
+            Outcome::Completed { .. } => Ok(outcome),
+            lost_one => Err(lost(lost_one)),
         }
-        Ok(Ran {
-            outcome,
-            steps: work.folders.iter().map(|_| None).collect(),
-            view: None,
-            other_view: None,
-            undoable: false,
-            confined: false,
-            committed_in: Duration::ZERO,
-        })
     }
+}
+
+/// What the command did becomes final, and the mounts go.
+fn close(
+    steps: Steps<'_>,
+    mounted: InUse<'_>,
+    folders: &[WorkFolder<'_>],
+    outcome: &Outcome,
+) -> Result<Vec<Option<FolderStep>>> {
+    let closed = steps.close(folders, outcome);
+    drop(mounted);
+    Ok(closed?)
 }
 
 pub(super) fn run_if_asked() -> Option<ExitCode> {
@@ -102,7 +155,8 @@ fn serve() -> io::Result<()> {
     let channel = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let config = ShimConfig {
         supervisor: "/proc/self/exe".into(),
-        sync_dirs: Vec::new(),
+        // What was written through mappings, too, is there before the step ends.
+        sync_dirs: std::env::args_os().skip(2).map(PathBuf::from).collect(),
         rollback_file: None,
         drop_caches: false,
     };

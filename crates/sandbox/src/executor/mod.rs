@@ -2,6 +2,7 @@
 
 mod choose;
 mod host;
+mod host_mounts;
 mod namespace;
 
 use std::fmt;
@@ -46,7 +47,7 @@ pub enum IsolationChoice {
     Vm,
     /// Linux namespaces
     Namespace,
-    /// None: commands run on this machine as they are, and cannot be undone
+    /// None: commands run on this machine as they are
     Host,
 }
 
@@ -72,8 +73,8 @@ pub struct Ran {
     pub view: Option<View>,
     /// Why it is not the view that was asked for.
     pub other_view: Option<String>,
-    /// What it did to the folders can be undone.
-    pub undoable: bool,
+    /// Why what it did to the folders cannot be undone, if it cannot.
+    pub not_undoable: Option<String>,
     /// Landlock, seccomp and capabilities all keep it in, beside the namespaces.
     pub confined: bool,
     /// From the end of its last process until its steps were closed.
@@ -86,6 +87,9 @@ pub trait Executor: Send + Sync + fmt::Debug {
 
     /// Returns when the command has ended.
     fn run(&self, work: Work<'_>) -> Result<Ran>;
+
+    /// No more commands will come, and none is running.
+    fn end(&self) {}
 }
 
 /// If this process was started to run commands on the host, it does.

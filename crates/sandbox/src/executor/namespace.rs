@@ -47,7 +47,7 @@ impl Executor for NamespaceExecutor {
             steps: finished.steps,
             view: Some(finished.view),
             other_view: finished.other_view,
-            undoable: true,
+            not_undoable: None,
             confined: finished.confinement.is_complete(),
             committed_in: finished.committed_in,
         })

@@ -110,6 +110,8 @@ pub struct CommandReport {
     pub other_view: Option<String>,
     /// What it did to the folders can be undone.
     pub undoable: bool,
+    /// Why it cannot.
+    pub not_undoable: Option<String>,
     /// Everything that should keep it in did.
     pub confined: bool,
     /// For each working directory it could change.
@@ -360,7 +362,8 @@ fn report(id: u64, active: &Active, ran: Ran) -> Result<CommandReport> {
         isolation: active.executor.isolation(),
         view: ran.view,
         other_view: ran.other_view,
-        undoable: ran.undoable,
+        undoable: ran.not_undoable.is_none(),
+        not_undoable: ran.not_undoable,
         confined: ran.confined,
         directories,
     })

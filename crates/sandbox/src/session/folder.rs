@@ -56,6 +56,8 @@ impl std::fmt::Debug for Outlets {
     }
 }
 
+const CANNOT_END: &str = "cannot end the worker of a session that is gone";
+
 /// The worker of a folder.
 #[derive(Debug)]
 pub(crate) enum Keeper {
@@ -84,7 +86,14 @@ impl Folder {
             Some(dir) => std::path::absolute(dir)?,
             None => places::undo_dir_of(&path)?,
         };
-        check_filesystem(&path, &undo_dir)?;
+        if codeagent_mount::is_ours(&path)? {
+            // Of a session that was killed, or of one that lives; then the folder is shared.
+            end_orphan(&undo_dir).map_err(SandboxError::doing(CANNOT_END))?;
+            codeagent_mount::recover(&path)?;
+        }
+        if !codeagent_mount::is_ours(&path)? {
+            check_filesystem(&path, &undo_dir)?;
+        }
         let label = match &options.label {
             Some(label) => label.clone(),
             None => path.file_name().map_or("/".into(), |name| name.to_string_lossy().into_owned()),
@@ -137,7 +146,7 @@ impl Folder {
         }
         let what = || format!("cannot use the undo directory {}", self.undo_dir.display());
         places::make_parent(&self.undo_dir).map_err(SandboxError::doing(what()))?;
-        end_orphan(&self.undo_dir).map_err(SandboxError::doing(what()))?;
+        end_orphan(&self.undo_dir).map_err(SandboxError::doing(CANNOT_END))?;
         let mut spec = WorkerSpec::new(self.settings.lock().clone())
             .map_err(|source| SandboxError::WorkingDir { path: self.path.clone(), source })?;
         if let Some(program) = &self.program {

@@ -206,6 +206,7 @@ impl Session {
         if active.in_transaction.load(std::sync::atomic::Ordering::SeqCst) {
             active.roll_back()?;
         }
+        active.executor.end();
         let mut outcome = Ok(());
         for folder in &active.folders {
             outcome = outcome.and(folder.close());

@@ -146,7 +146,8 @@ pub(crate) fn frontend(person: &super::Person, flags: &[&str], session: Value) -
     for (key, value) in session.as_object().into_iter().flatten() {
         start[key] = value.clone();
     }
+    let isolation = start["isolation"].clone();
     let status = client.ask("session.start", start);
-    assert_eq!(status["state"], "running");
+    assert_eq!((&status["state"], &status["isolation"]), (&json!("running"), &isolation));
     client
 }

@@ -83,8 +83,8 @@ impl UndoEngine {
         recorder: &Recorder,
         file: FileRef<'a>,
     ) -> Result<Option<Located<'a>>> {
-        let Some(fd) = file.fd else { return Ok(None) };
-        let id = FileId::of(fd).map_err(UndoError::host)?;
+        let Some(open) = file.open else { return Ok(None) };
+        let id = open.id().map_err(UndoError::host)?;
         let Some(reader) = recorder.readers.get(id) else { return Ok(None) };
         let entry = self.workspace.tree.find_owned(file.path).map_err(UndoError::host)?;
         let place = Place::Path(file.path);
@@ -92,8 +92,8 @@ impl UndoEngine {
     }
 
     pub(super) fn locate<'a>(&self, file: FileRef<'a>) -> Result<Option<Located<'a>>> {
-        let open = match file.fd {
-            Some(fd) => Some(FileId::of(fd).map_err(UndoError::host)?),
+        let open = match file.open {
+            Some(open) => Some(open.id().map_err(UndoError::host)?),
             None => None,
         };
         if let Some(located) = self.locate_path(file.path, open)? {
@@ -164,7 +164,8 @@ impl UndoEngine {
     ) -> Result<Option<Located<'a>>> {
         use std::os::fd::AsRawFd;
         use std::os::unix::ffi::OsStrExt;
-        let Some(fd) = file.fd else { return Ok(None) };
+        let Some(open) = file.open else { return Ok(None) };
+        let fd = open.file().map_err(UndoError::host)?;
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let named = std::fs::read_link(link).ok().and_then(|name| {
             let below = name.strip_prefix(&self.config.working_dir).ok()?;

@@ -47,7 +47,7 @@ impl Desk {
             cancelled: report.cause == Cause::Cancelled,
             duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
             steps: steps(&session, &report),
-            not_undoable: not_undoable(&report),
+            not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
         })
     }
@@ -121,11 +121,6 @@ pub(crate) fn steps(session: &Session, report: &CommandReport) -> Vec<StepSummar
 pub(crate) fn refused_paths(report: &CommandReport) -> Vec<RelPathBuf> {
     let refused = report.directories.iter().flat_map(|directory| &directory.protected);
     refused.map(|(path, _)| path.clone()).collect()
-}
-
-pub(crate) fn not_undoable(report: &CommandReport) -> Option<String> {
-    let unrecorded = "the command worked in the folder itself, and nothing of it was recorded";
-    (!report.undoable).then(|| unrecorded.to_owned())
 }
 
 fn native(path: &RelPathBuf) -> std::path::PathBuf {

@@ -21,7 +21,7 @@ use codeagent_tools::{Folder, WritePlan};
 
 use super::end_mark::EndMark;
 use crate::server::desk::{
-    Desk, failure, isolation, not_undoable, open, refused_paths, steps, summary, warnings,
+    Desk, failure, isolation, open, refused_paths, steps, summary, warnings,
 };
 use crate::server::hub::{Heard, Hub, Listening, Pending, Role};
 use crate::session::{CommandRequest, FileChange, FolderInfo, Session};
@@ -150,7 +150,7 @@ impl Backend for Agents {
             cancelled: report.cause == Cause::Cancelled,
             cwd,
             steps: steps(&session, &report),
-            not_undoable: not_undoable(&report),
+            not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
         })
     }

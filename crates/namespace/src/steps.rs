@@ -1,0 +1,235 @@
+//! The steps of a command: one for each folder that it may change, all of them or none.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use codeagent_common::StepId;
+use codeagent_control::Outcome;
+use codeagent_interceptor::{ClosedStep, OnConflict, OverlayReport, Staging, StepRequest};
+use codeagent_worker::{Client, Failure, Request, WorkerError};
+
+use crate::executor::{FolderStep, RunError, View, WorkFolder};
+use crate::launch::StartError;
+use crate::report::Failed;
+use crate::spec::FolderView;
+
+/// How long the mount of a command may take to go.
+const DETACH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Open steps, in the order of the folders. Dropping them leaves the folders as they were.
+#[derive(Debug)]
+pub struct Steps<'w>(Vec<Option<Step<'w>>>);
+
+impl<'w> Steps<'w> {
+    pub fn open(folders: &[WorkFolder<'w>], label: &str, view: View) -> Result<Self, RunError> {
+        let open = |worker| Step::open(worker, label, view);
+        let steps = folders.iter().map(|folder| folder.worker.map(open).transpose());
+        steps.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// For a command that others run beside: what it changes while none of them has a step is an
+    /// ambient one.
+    pub fn ambient(folders: &[WorkFolder<'w>]) -> Self {
+        let ambient = |worker| Step::new(worker, true);
+        Self(folders.iter().map(|folder| folder.worker.map(ambient)).collect())
+    }
+
+    /// The mounts of a live view are there for others, too, and stay.
+    #[must_use]
+    pub fn with_mounts_that_stay(mut self) -> Self {
+        self.0.iter_mut().flatten().for_each(|step| step.mount_stays = true);
+        self
+    }
+
+    /// Nothing of the command may be left. Everything it did becomes final, in all folders or, if
+    /// that fails, in none.
+    pub fn close(
+        mut self,
+        folders: &[WorkFolder<'_>],
+        outcome: &Outcome,
+    ) -> Result<Vec<Option<FolderStep>>, RunError> {
+        // All of them before the first is final.
+        let settle = |step: &mut Option<Step<'_>>| step.as_mut().map(Step::settle).transpose();
+        let reports = self.0.iter_mut().map(settle).collect::<Result<Vec<_>, _>>();
+        let reports = reports.map_err(|reason| not_kept(outcome.clone(), reason))?;
+        let closed = close_all(folders, self.0, outcome)?;
+        let together = |(closed, report): (Option<_>, Option<_>)| {
+            closed.zip(report).map(|(closed, report)| FolderStep { closed, report })
+        };
+        Ok(closed.into_iter().zip(reports).map(together).collect())
+    }
+
+    /// The workers of those whose changes are not staged.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &'w Client> {
+        self.0.iter().flatten().filter(|step| step.staging.is_none()).map(|step| step.worker)
+    }
+
+    /// How each folder is seen.
+    pub(crate) fn views(&self) -> impl Iterator<Item = FolderView> {
+        self.0.iter().map(|step| match step {
+            None => FolderView::ReadOnly,
+            Some(Step { staging: None, .. }) => FolderView::Live,
+            Some(Step { staging: Some(staging), .. }) => {
+                FolderView::Transactional { staging: staging.path.clone().into() }
+            }
+        })
+    }
+
+    pub(crate) fn undo_dirs(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().flatten().filter_map(Step::undo_dir)
+    }
+}
+
+/// Why a command's changes are not kept.
+fn not_kept(outcome: Outcome, reason: WorkerError) -> RunError {
+    match reason {
+        WorkerError::Failed(Failure { asked: Some(asked), .. }) => {
+            RunError::Denied { outcome, asked: asked.into() }
+        }
+        reason => RunError::NotKept { outcome, reason: Box::new(reason) },
+    }
+}
+
+/// Makes the steps final: all of them or, if that fails, none.
+fn close_all(
+    folders: &[WorkFolder<'_>],
+    steps: Vec<Option<Step<'_>>>,
+    outcome: &Outcome,
+) -> Result<Vec<Option<ClosedStep>>, RunError> {
+    let mut closed = Vec::new();
+    for step in steps {
+        let result = step.map(|step| step.close(outcome.exit_code())).transpose();
+        let reason = match result {
+            Ok(Some(ClosedStep::Denied { asked, .. })) => {
+                RunError::Denied { outcome: outcome.clone(), asked }
+            }
+            Ok(step) => {
+                closed.push(step);
+                continue;
+            }
+            Err(reason) => not_kept(outcome.clone(), reason),
+        };
+        return Err(take_back(folders, &closed, outcome, reason));
+    }
+    Ok(closed)
+}
+
+/// What is final already is undone, because the rest cannot be kept.
+fn take_back(
+    folders: &[WorkFolder<'_>],
+    closed: &[Option<ClosedStep>],
+    outcome: &Outcome,
+    reason: RunError,
+) -> RunError {
+    let mut stuck = Vec::new();
+    for (folder, closed) in folders.iter().zip(closed) {
+        if let (Some(worker), Some(ClosedStep::Recorded { .. })) = (folder.worker, closed)
+            && worker.undo(1, OnConflict::Refuse).is_err()
+        {
+            stuck.push(folder.path.to_owned());
+        }
+    }
+    if stuck.is_empty() {
+        return reason;
+    }
+    let (outcome, reason) = (outcome.clone(), Box::new(reason));
+    RunError::PartlyKept { outcome, folders: stuck, reason }
+}
+
+/// An open step. Dropping it leaves the folder as it was.
+#[derive(Debug)]
+struct Step<'w> {
+    worker: &'w Client,
+    /// Where changes are kept until the command has ended; in a live view they are not.
+    staging: Option<Staging>,
+    is_closed: bool,
+    /// It is not made for this command.
+    mount_stays: bool,
+    /// Others have steps of their own meanwhile, which are none of our business.
+    is_ambient: bool,
+}
+
+impl<'w> Step<'w> {
+    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, RunError> {
+        worker.open_step(StepRequest::command(label))?;
+        let mut step = Self::new(worker, false);
+        if view == View::Transactional {
+            step.staging = Some(worker.stage().map_err(no_staging)?);
+        }
+        Ok(step)
+    }
+
+    fn new(worker: &'w Client, is_ambient: bool) -> Self {
+        Self { worker, staging: None, is_closed: false, mount_stays: false, is_ambient }
+    }
+
+    /// Where the worker keeps what can be undone, as far as that is known.
+    fn undo_dir(&self) -> Option<&Path> {
+        self.staging.as_ref()?.path.ancestors().nth(2)
+    }
+
+    /// After this, everything the command did is in the folder and in the step.
+    fn settle(&mut self) -> Result<OverlayReport, WorkerError> {
+        match self.staging.take() {
+            Some(staging) => {
+                let adopted = self.worker.adopt_overlay(staging.number);
+                if adopted.is_err() {
+                    let _ = self.worker.drop_staged(staging.number);
+                }
+                adopted
+            }
+            None => {
+                self.wait_until_detached()?;
+                let quiet = Request::WaitUntilQuiet { timeout: DETACH_PATIENCE };
+                self.worker.call::<bool>(quiet)?;
+                Ok(OverlayReport::default())
+            }
+        }
+    }
+
+    /// A mount goes with the last process that sees it, a moment after that.
+    fn wait_until_detached(&self) -> Result<(), WorkerError> {
+        let deadline = Instant::now() + DETACH_PATIENCE;
+        while !self.mount_stays && self.worker.hello()?.attached && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn close(mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
+        let closed = if self.is_ambient {
+            self.worker.end_ambient_step()?.unwrap_or(ClosedStep::Empty(StepId(0)))
+        } else {
+            self.worker.close_step(exit_code)?
+        };
+        self.is_closed = true;
+        Ok(closed)
+    }
+}
+
+/// In a folder of somebody else, nothing can be staged that looks like it; the other view does
+/// without.
+fn no_staging(error: WorkerError) -> RunError {
+    match error {
+        WorkerError::Failed(failure) => {
+            let failed = Failed::new("staging changes", failure.to_string());
+            StartError::from(Failed { errno: failure.errno, view: true, ..failed }).into()
+        }
+        error => error.into(),
+    }
+}
+
+impl Drop for Step<'_> {
+    fn drop(&mut self) {
+        if self.is_closed {
+            return;
+        }
+        match self.staging.take() {
+            Some(staging) => drop(self.worker.drop_staged(staging.number)),
+            None => drop(self.wait_until_detached()),
+        }
+        if !self.is_ambient {
+            let _ = self.worker.abort_step();
+        }
+    }
+}
