@@ -30,6 +30,11 @@ pub trait PathPolicy: Send + Sync {
         true
     }
 
+    /// Whether a rule applies to names below this one, so that a symlink here would lead past it.
+    fn leads_to_guarded(&self, _path: RelPath<'_>) -> bool {
+        false
+    }
+
     /// Whether content has to be looked at before it takes this name. Where that cannot be done,
     /// because it is written in place or is no file, the policy is asked about
     /// [`PathUse::Write`] instead.

@@ -91,6 +91,8 @@ pub struct BashEnd {
     pub not_undoable: Option<String>,
     /// Protected paths it wanted to change, and did not.
     pub refused_paths: Vec<RelPathBuf>,
+    /// Somebody else changed these meanwhile, too; theirs is what undo brings back.
+    pub changed_meanwhile: Vec<RelPathBuf>,
 }
 
 /// What an undo or redo did, with the files.

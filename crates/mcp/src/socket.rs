@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +39,10 @@ impl SocketServer {
         let failed = |source| McpError::Listen { path: path.to_owned(), source };
         if StdStream::connect(path).is_ok() {
             return Err(McpError::InUse(path.to_owned()));
+        }
+        // Nothing but a socket that nobody serves any more is replaced.
+        if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
+            return Err(failed(io::ErrorKind::AlreadyExists.into()));
         }
         let token = URL_SAFE_NO_PAD.encode(random::<32>()?);
         // It gets its name when nobody else can open it any more.

@@ -166,6 +166,8 @@ pub struct Policy {
     pub toolchains: Vec<PathBuf>,
     /// Further paths of the host that commands can read.
     pub readable: Vec<PathBuf>,
+    /// Further paths that commands do not see, wherever they are.
+    pub hidden: Vec<PathBuf>,
 }
 
 impl Policy {
@@ -179,6 +181,7 @@ impl Policy {
             home: None,
             toolchains: Vec::new(),
             readable: Vec::new(),
+            hidden: Vec::new(),
         }
     }
 }
@@ -265,13 +268,17 @@ impl Surroundings {
     pub(crate) fn hidden(&self) -> Vec<HostPath> {
         let credentials = CREDENTIALS.iter().map(|path| self.home.join(path));
         let system = HIDDEN.iter().map(PathBuf::from).chain(self.closed.iter().cloned());
-        system.chain(credentials).chain([self.policy.state_dir.clone()]).map(HostPath).collect()
+        system.chain(credentials).chain(self.own()).map(HostPath).collect()
     }
 
     /// What commands cannot see in the folders they work in.
     pub(crate) fn hidden_in_folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let secrets = SECRETS.iter().chain(&CREDENTIALS).map(|path| self.home.join(path));
-        secrets.chain([self.policy.state_dir.clone()])
+        secrets.chain(self.own())
+    }
+
+    fn own(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        self.policy.hidden.iter().cloned().chain([self.policy.state_dir.clone()])
     }
 
     /// The home as commands find it; layers for its toolchains are made as needed.

@@ -54,6 +54,8 @@ pub enum SandboxError {
     SocketInUse(PathBuf),
     #[error("another command is still running in this session")]
     Busy,
+    #[error("it was cancelled before it began")]
+    Cancelled,
     #[error("{} is read-only in this session", .0.display())]
     ReadOnly(PathBuf),
     #[error("{0:?} names nothing inside a working directory of this session")]
@@ -123,6 +125,7 @@ impl SandboxError {
             Self::UnknownQuestion(_) => ErrorCode::SafeguardUnknown,
             Self::SocketInUse(_) => ErrorCode::Busy,
             Self::Busy => ErrorCode::StepOpen,
+            Self::Cancelled => ErrorCode::Cancelled,
             Self::ReadOnly(_) => ErrorCode::ReadOnly,
             Self::Config { .. } => ErrorCode::ConfigInvalid,
             Self::CommandLost(_) | Self::NotStarted(_) => ErrorCode::CommandLost,

@@ -13,7 +13,7 @@ const PROJECT: &str = "git init -q .; git config user.name Somebody; echo old > 
     printf '#!/bin/sh\\n' > .git/hooks/post-merge; mkdir sub";
 
 /// Each tries to have something run on the host later.
-const ATTACKS: [&str; 12] = [
+const ATTACKS: [&str; 19] = [
     "echo evil > .envrc",
     "echo evil > sub/.envrc",
     "mkdir -p new/deep; echo evil > new/deep/.envrc",
@@ -26,6 +26,13 @@ const ATTACKS: [&str; 12] = [
     "printf '[core]\\n\\tpager = evil\\n' > .git/config",
     "rm -rf .git/config; ln -s ../sub/evil .git/config",
     "mkdir -p fake; printf '[core]\\n\\thooksPath = /x\\n' > fake/config; mkdir sub/.git; mv fake/config sub/.git/config",
+    "mkdir nh; echo evil > nh/post-commit; rm -rf .git/hooks; ln -s ../nh .git/hooks",
+    "mkdir nh; echo evil > nh/post-commit; rm -rf .git/hooks; ln -s ../nh l; mv -T l .git/hooks",
+    "mkdir c; echo evil > c/settings.json; ln -s c .claude; ln -s c .vscode",
+    "cp -r .git evil; echo ../evil > .git/commondir",
+    "mkdir -p e/.git ev; echo evil > ev/config; ln -s ../../ev e/.git/modules; echo 'gitdir: ../e/.git/modules' > sub/.git",
+    "rm .git/config; printf '[core]\\n\\tfsmonitor = evil\\n' > .git/config",
+    "cp .git/config z; ln -f z .git/config; printf '[core]\\n\\tfsmonitor = evil\\n' >> z",
 ];
 
 fn attacks_fail(view: &str) {
@@ -44,15 +51,23 @@ fn attacks_fail(view: &str) {
             ".git/hooks/pre-commit",
             ".git/hooks/pre-push",
             ".husky/pre-commit",
+            ".git/hooks/post-commit",
+            ".claude/settings.json",
+            ".vscode/settings.json",
+            ".git/commondir",
         ] {
             assert!(!person.path(absent).exists(), "{view}: {attack}: {absent}");
         }
         let config = fs::read_to_string(person.path("sub/.git/config")).unwrap_or_default();
         assert!(!config.contains("hooksPath"), "{view}: {attack}");
         assert!(!person.path(".git/config").is_symlink(), "{view}: {attack}");
-        let mode = fs::metadata(person.path(".git/hooks/post-merge")).unwrap();
-        let mode = std::os::unix::fs::MetadataExt::mode(&mode);
-        assert_eq!(mode & 0o111, 0, "{view}: {attack}");
+        let symlink = |path: &str| person.path(path).is_symlink();
+        assert!(!symlink(".git/hooks") && !symlink("e/.git/modules"), "{view}: {attack}");
+        // It may be removed.
+        if let Ok(hook) = fs::metadata(person.path(".git/hooks/post-merge")) {
+            let mode = std::os::unix::fs::MetadataExt::mode(&hook);
+            assert_eq!(mode & 0o111, 0, "{view}: {attack}");
+        }
         if !person.json(&["history"])["history"].as_array().unwrap().is_empty() {
             person.ok(&["undo"]);
         }

@@ -345,3 +345,17 @@ fn a_project_makes_its_own_sessions_stricter_and_never_less_strict() {
     assert_eq!(person.read("codeagent.toml"), project);
     assert!(text(&output.stderr).contains("protected.allow in "), "{output:?}");
 }
+
+/// A folder can be a whole home, with the histories of all others in it.
+#[test]
+fn the_histories_of_other_folders_are_not_in_a_home_either() {
+    let person = Person::with("echo x > a");
+    person.run("rm a");
+    let script = "ls -A .codeagent; rm -rf .codeagent/undo .codeagent/* 2>/dev/null; echo y > new";
+    let home = person.home();
+    let output = person.run_with(&["--working-dir", home.to_str().unwrap()], script);
+    assert_eq!(common::text(&output.stdout), "");
+    assert!(home.join("new").exists());
+    person.ok(&["undo"]);
+    assert_eq!(person.read("a"), "x\n");
+}

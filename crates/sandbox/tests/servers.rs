@@ -303,3 +303,95 @@ fn a_socket_that_is_in_use_is_an_error_with_a_hint() {
     assert!(said.contains("hint: name another one with --mcp-socket"), "{said}");
     first.hang_up();
 }
+
+/// What begins and ends with a live view is not what file tools work with.
+#[test]
+fn file_tools_work_after_and_beside_background_commands() {
+    if !common::can_use_fuse() {
+        let test = "file_tools_work_after_and_beside_background_commands";
+        return codeagent_test_support::filesystems::skip(test, "/dev/fuse cannot be used");
+    }
+    let person = Person::with(PROJECT);
+    let before = person.snapshot();
+    let mut agent = agent(&person);
+    let background = |line: &str| json!({"command": line, "run_in_background": true});
+    agent.tool("Bash", background("true"));
+    agent.tool("Bash", json!({"handle": "bash_1"}));
+    let (said, failed) = agent.tool("write_file", json!({"file_path": "n", "content": "1"}));
+    assert!(!failed, "{said}");
+    let (said, _) = agent.tool("Bash", background("sleep 4718.5"));
+    assert!(said.contains("bash_2"), "{said}");
+    eventually("it runs", || processes_that_name("sleep\x004718.5").len() == 1);
+    for nth in 0..3 {
+        let write = json!({"file_path": "n", "content": format!("again {nth}")});
+        let (said, failed) = agent.tool("write_file", write);
+        assert!(!failed, "{said}");
+    }
+    agent.tool("Bash", json!({"handle": "bash_2", "stop": true}));
+    let (said, failed) = agent.tool("write_file", json!({"file_path": "n", "content": "last"}));
+    assert!(!failed, "{said}");
+    let (said, failed) = agent.tool("undo", json!({"steps": 5}));
+    assert!(!failed, "{said}");
+    assert_tree_eq(&before, &person.snapshot());
+    agent.hang_up();
+}
+
+#[test]
+fn file_tools_plant_nothing_that_git_obeys() {
+    let person = Person::with(PROJECT);
+    let mut agent = agent(&person);
+    for name in ["vendor/.git/config", ".gitmodules", "t/.git", ".git/commondir"] {
+        let write = json!({"file_path": name, "content": "[core]\n\tfsmonitor = evil\n"});
+        let (said, failed) = agent.tool("write_file", write);
+        assert!(failed && said.contains("path_protected"), "{name}: {said}");
+        assert!(!person.path(name).exists(), "{name}");
+    }
+    agent.hang_up();
+}
+
+#[test]
+fn a_cancelled_command_that_waits_for_its_turn_never_runs() {
+    let person = Person::with(PROJECT);
+    let mut client = frontend(&person, &[]);
+    let first = client.request("agent.execute", json!({"command": "sleep 4719.5"}));
+    eventually("it runs", || processes_that_name("sleep\x004719.5").len() == 1);
+    let second = client.request("agent.execute", json!({"command": "echo x > never"}));
+    client.ask("request.cancel", json!({"request_id": second}));
+    let response = client.response(second);
+    assert_eq!(response["error"]["code"], "cancelled", "{response}");
+    client.ask("request.cancel", json!({"request_id": first}));
+    client.response(first);
+    assert!(!person.path("never").exists());
+    client.hang_up();
+}
+
+#[test]
+fn a_socket_takes_the_place_of_nothing_else() {
+    let person = Person::with("echo x > file; echo y > file.token; echo z > other.token");
+    for name in ["file", "other"] {
+        let socket = person.path(name);
+        let output = person.output(&["--mcp-socket", socket.to_str().unwrap()]);
+        let said = common::text(&output.stderr);
+        assert!(!output.status.success() && said.contains("hint: "), "{said}");
+    }
+    assert_eq!((person.read("file"), person.read("file.token")), ("x\n".into(), "y\n".into()));
+    assert_eq!(person.read("other.token"), "z\n");
+    assert!(!person.path("other").exists());
+}
+
+#[test]
+fn exit_codes_are_no_signals_and_edits_made_meanwhile_are_told() {
+    let person = Person::with(PROJECT);
+    let mut client = frontend(&person, &[]);
+    let done = client.ask("agent.execute", json!({"command": "exit 255"}));
+    assert_eq!((&done["exit_code"], &done["signal"]), (&json!(255), &Value::Null), "{done}");
+    let line = "echo theirs >> a; touch ready; sleep 1";
+    let id = client.request("agent.execute", json!({"command": line}));
+    eventually("it runs", || processes_that_name("sleep\x001").len() == 1);
+    fs::write(person.path("a"), "mine\n").unwrap();
+    let done = client.response(id)["payload"].clone();
+    assert_eq!(done["changed_meanwhile"], json!(["a"]), "{done}");
+    client.ask("undo.rollback", json!({}));
+    assert_eq!(person.read("a"), "mine\n");
+    client.hang_up();
+}

@@ -127,6 +127,8 @@ fn start(
     fs_config.read_only = settings.read_only;
     let engine = Arc::new(open_engine(&settings, (working_dir, &undo_dir), &clients, policy)?);
     let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine))?);
+    // The front end's begins anew with each client, whatever else is going on.
+    let files = InterceptedFs::new(&fs_config, Arc::clone(&engine))?;
     let (listener, unreachable) = match listen(&undo_dir) {
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error.to_string())),
@@ -145,6 +147,7 @@ fn start(
     let server = Server {
         engine,
         fs: Some(fs),
+        files: Some(files),
         working_dir: settings.working_dir,
         read_only: settings.read_only,
         guarded: settings.path_rules.is_some(),

@@ -32,6 +32,8 @@ pub struct Server {
     pub(crate) engine: Arc<UndoEngine>,
     /// None where nothing is served but questions.
     pub(crate) fs: Option<Arc<WorkerFs>>,
+    /// For changes that come as requests.
+    pub(crate) files: Option<WorkerFs>,
     pub(crate) working_dir: PathBuf,
     pub(crate) read_only: bool,
     /// Its path policy was made of rules.
@@ -102,6 +104,7 @@ impl Server {
         Arc::new(Self {
             engine,
             fs: None,
+            files: None,
             working_dir,
             read_only: false,
             guarded: false,
@@ -285,10 +288,10 @@ impl Server {
             }
             Request::WatcherOverflowed => reply(&engine.watcher_overflowed()?),
             Request::Change(change) => {
-                let fs = self.fs.as_ref().ok_or_else(|| {
+                let files = self.files.as_ref().ok_or_else(|| {
                     Failure::new(ErrorCode::NotServed, "no filesystem is served here")
                 })?;
-                reply(&apply(fs, &change)?)
+                reply(&apply(files, &change)?)
             }
             Request::Stage => reply(&engine.stage()?),
             Request::AdoptOverlay { number } => reply(&engine.adopt_overlay(number)?),

@@ -112,7 +112,8 @@ impl UndoEngine {
             return Ok(true);
         }
         let now = self.workspace.tree.stat(path).map_err(UndoError::host)?;
-        for step in state.history.iter().rev().chain(state.redo.lock().iter()) {
+        // What was done last comes first, and what was undone was undone after all that stands.
+        for step in state.redo.lock().iter().rev().chain(state.history.iter().rev()) {
             if let Some(expected) = step.table()?.expected().get(&path.to_buf()) {
                 return Ok(compare(*expected, now, false).is_none());
             }

@@ -137,13 +137,14 @@ impl Cleaning<'_> {
             return Ok(Some(kind));
         }
         let (path, engine) = (self.path.concat(below), self.engine);
-        let judged =
-            engine.judge_path(path.as_path(), PathUse::Appear, self.step).and_then(
-                |()| match engine.config.paths.inspects(path.as_path()) {
-                    true => engine.inspect(path.as_path(), &entry().map_err(host)?, self.step),
-                    false => Ok(()),
-                },
-            );
+        let policy = &engine.config.paths;
+        let is_link = kind == FileType::Symlink && policy.leads_to_guarded(path.as_path());
+        let is_looked_at = is_link || policy.inspects(path.as_path());
+        let judged = engine.judge_path(path.as_path(), PathUse::Appear, self.step);
+        let judged = judged.and_then(|()| match is_looked_at {
+            true => engine.inspect(path.as_path(), &entry().map_err(host)?, self.step),
+            false => Ok(()),
+        });
         match judged {
             Err(UndoError::PathProtected { path, rule }) => {
                 entry().and_then(|entry| remove_all(&entry)).map_err(host)?;

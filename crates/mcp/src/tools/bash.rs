@@ -184,6 +184,8 @@ fn tell(command: &Command, end: &BashEnd) -> Answer {
         text.push_str(&format!("[NOT undoable: {reason}]\n"));
     }
     push_paths(&mut text, "Protected, and so not changed", &end.refused_paths);
+    let title = "Somebody else changed these meanwhile; undo brings their version back";
+    push_paths(&mut text, title, &end.changed_meanwhile);
     Answer { is_error: broke_off, ..Answer::short(text.trim_end()) }
 }
 

@@ -55,6 +55,7 @@ const RUNS: &[&str] = &[
     "sendemail.cccmd",
     "sendemail.headercmd",
     "sendemail.*.sendmailcmd",
+    "hook.*.command",
     "web.browser",
     "instaweb.httpd",
     "instaweb.browser",
@@ -78,8 +79,24 @@ pub(super) fn judge(former: Option<&[u8]>, content: &[u8]) -> Result<(), String>
 pub(super) fn judge_gitdir(content: &[u8]) -> Result<(), String> {
     let text = String::from_utf8_lossy(content);
     let named = text.trim_end().strip_prefix("gitdir:").map(str::trim);
-    match named {
-        Some(dir) if dir.split('/').any(|name| name == ".git") => Ok(()),
+    let elsewhere = || Err("it sends git to a configuration that nobody looks at".to_owned());
+    let Some(named) = named else { return elsewhere() };
+    // From the last `.git` on, everything that git obeys there is protected, symlinks included.
+    let mut names = named.split('/').rev();
+    let below: Vec<&str> = names.by_ref().take_while(|name| *name != ".git").collect();
+    let is_guarded = match below.last() {
+        None => true,
+        Some(first) => matches!(*first, "modules" | "worktrees"),
+    };
+    let has_git = named.split('/').any(|name| name == ".git");
+    let is_plain = !below.iter().any(|name| matches!(*name, "." | ".." | ""));
+    if has_git && is_guarded && is_plain { Ok(()) } else { elsewhere() }
+}
+
+/// Of a worktree: git writes nothing else there.
+pub(super) fn judge_commondir(content: &[u8]) -> Result<(), String> {
+    match content.trim_ascii_end() {
+        b"../.." => Ok(()),
         _ => Err("it sends git to a configuration that nobody looks at".into()),
     }
 }

@@ -27,6 +27,8 @@ pub use pattern::{BadPattern, Pattern};
 const DENY: &[&str] = &[
     ".git/hooks/*",
     ".git/modules/**/hooks/*",
+    ".git/commondir",
+    ".git/modules/**/commondir",
     ".envrc",
     ".vscode/tasks.json",
     ".vscode/settings.json",
@@ -58,6 +60,7 @@ const INSPECT: &[&str] = &[
     ".git/modules/**/config",
     ".git/modules/**/config.worktree",
     ".git/worktrees/*/config.worktree",
+    ".git/worktrees/*/commondir",
     ".gitmodules",
 ];
 
@@ -193,6 +196,13 @@ impl PathPolicy for Guard {
         rules.into_iter().flatten().any(|pattern| pattern.minds(name))
     }
 
+    fn leads_to_guarded(&self, path: RelPath<'_>) -> bool {
+        let names: Vec<&[u8]> = path.components().collect();
+        let rules = [&self.deny, &self.keep, &self.inspect];
+        rules.into_iter().flatten().any(|pattern| pattern.leads_on_from(&names))
+            && !self.allows(&names)
+    }
+
     fn inspects(&self, path: RelPath<'_>) -> bool {
         let names: Vec<&[u8]> = path.components().collect();
         matching(&self.inspect, &names).is_some() && !self.allows(&names)
@@ -201,6 +211,9 @@ impl PathPolicy for Guard {
     fn inspect(&self, path: RelPath<'_>, former: Option<&[u8]>, content: &[u8]) -> PathVerdict {
         let judged = match path.name() {
             Some(name) if name.eq_ignore_ascii_case(b".git") => git_config::judge_gitdir(content),
+            Some(name) if name.eq_ignore_ascii_case(b"commondir") => {
+                git_config::judge_commondir(content)
+            }
             _ => git_config::judge(former, content),
         };
         match judged {

@@ -58,9 +58,25 @@ impl Pattern {
         first.is_none_or(|first| first.fits(name))
     }
 
+    /// Whether something below this path could match.
+    pub(super) fn leads_on_from(&self, path: &[&[u8]]) -> bool {
+        let starts = if self.anchored { 1 } else { path.len() };
+        (0..starts).any(|start| begins(&self.names, &path[start..]))
+    }
+
     pub fn matches(&self, path: &[&[u8]]) -> bool {
         let starts = if self.anchored { 1 } else { path.len() };
         (0..starts).any(|start| matches(&self.names, &path[start..], self.with_everything_below))
+    }
+}
+
+/// Whether all of the path fits the first names of the pattern, and there are more.
+fn begins(pattern: &[Name], path: &[&[u8]]) -> bool {
+    match (pattern, path) {
+        ([], _) => false,
+        (_, []) => true,
+        ([Name::AnyNumber, ..], _) => true,
+        ([first, rest @ ..], [name, below @ ..]) => first.fits(name) && begins(rest, below),
     }
 }
 

@@ -162,7 +162,13 @@ fn what_the_person_had_configured_stays_and_is_not_altered() {
 fn a_git_file_names_a_git_directory() {
     let submodule = "gitdir: ../.git/modules/sub\n";
     assert_eq!(inspected("sub/.git", None, submodule), PathVerdict::Allow);
-    assert!(matches!(inspected("sub/.git", None, "gitdir: ../evil\n"), PathVerdict::Deny(_)));
+    for evil in ["../evil", "../e/.git/x", "../.git/modules/../x", "../.git/modules/..", ""] {
+        let verdict = inspected("sub/.git", None, &format!("gitdir: {evil}\n"));
+        assert!(matches!(verdict, PathVerdict::Deny(_)), "{evil}");
+    }
+    let commondir = ".git/worktrees/w/commondir";
+    assert_eq!(inspected(commondir, None, "../..\n"), PathVerdict::Allow);
+    assert!(matches!(inspected(commondir, None, "../../evil\n"), PathVerdict::Deny(_)));
 }
 
 #[test]

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use codeagent_common::{RelPathBuf, StepId, StepInfo};
-use codeagent_control::{ByteString, Cause, CommandLine, Exec, Outcome, PtySize, Stdin, Stream};
+use codeagent_control::{
+    ByteString, Cause, CommandLine, Exec, ExitStatus, Outcome, PtySize, Stdin, Stream,
+};
 use codeagent_interceptor::ClosedStep;
 use codeagent_namespace::{FolderStep, Order, View, WorkFolder};
 use serde::Serialize;
@@ -26,8 +28,26 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A command that waited for its turn has not heard that it is to end.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The way to give a command orders while it runs.
-pub(crate) type Orders = Sender<Order>;
+/// The way to give a command orders while it runs, and before.
+#[derive(Debug, Clone)]
+pub(crate) struct Orders {
+    sender: Sender<Order>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Orders {
+    /// `false`: it has ended.
+    fn send(&self, order: Order) -> bool {
+        if matches!(order, Order::Cancel) {
+            self.cancelled.store(true, Ordering::SeqCst);
+        }
+        self.sender.send(order).is_ok()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::SeqCst)
+    }
+}
 
 /// A command to run.
 #[derive(Debug, Clone)]
@@ -102,6 +122,8 @@ pub struct CommandReport {
     pub command: u64,
     /// As shells have it: 128 and more for signals.
     pub exit_code: i32,
+    /// That ended it.
+    pub signal: Option<i32>,
     pub cause: Cause,
     pub isolation: Isolation,
     /// `None`: it worked in the folders themselves.
@@ -216,7 +238,7 @@ impl Session {
         // Those who only know the number of the command can give orders, too.
         std::thread::Builder::new().name("orders".into()).spawn(move || {
             for order in orders {
-                if own.send(order).is_err() {
+                if !own.send(order) {
                     return;
                 }
             }
@@ -249,7 +271,10 @@ impl Session {
     pub fn order(&self, command: u64, order: Order) -> Result<()> {
         let orders = self.running.lock().get(&command).cloned();
         let orders = orders.ok_or(SandboxError::UnknownCommand(command))?;
-        orders.send(order).map_err(|_| SandboxError::UnknownCommand(command))
+        match orders.send(order) {
+            true => Ok(()),
+            false => Err(SandboxError::UnknownCommand(command)),
+        }
     }
 
     /// Ends a command and everything it has started.
@@ -277,7 +302,8 @@ impl Session {
 
     fn register(&self) -> (u64, Orders, Receiver<Order>) {
         let id = self.next_command.fetch_add(1, Ordering::Relaxed);
-        let (orders, taken) = channel();
+        let (sender, taken) = channel();
+        let orders = Orders { sender, cancelled: Arc::default() };
         self.running.lock().insert(id, orders.clone());
         (id, orders, taken)
     }
@@ -297,7 +323,9 @@ impl Session {
             if let Some(reason) = refused {
                 return Err(SandboxError::Refused { reason });
             }
-            let ran = self.run_in(&active, request, orders, output)?;
+            let cancelled =
+                || self.running.lock().get(&id).is_none_or(|orders| orders.is_cancelled());
+            let ran = self.run_in(&active, request, orders, &cancelled, output)?;
             report(id, &active, ran)
         });
         self.running.lock().remove(&id);
@@ -318,12 +346,17 @@ impl Session {
         active: &Active,
         request: &CommandRequest,
         orders: Receiver<Order>,
+        cancelled: &dyn Fn() -> bool,
         output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<Ran> {
         let _turn = match request.background {
             true => None,
-            false => Some(active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?),
+            false => Some(active.lane.enter_unless(PATIENCE, cancelled)?),
         };
+        // It may have had to wait.
+        if cancelled() {
+            return Err(SandboxError::Cancelled);
+        }
         let keepers = active.keepers()?;
         let folders: Vec<WorkFolder<'_>> = active
             .folders
@@ -358,6 +391,10 @@ fn report(id: u64, active: &Active, ran: Ran) -> Result<CommandReport> {
     Ok(CommandReport {
         command: id,
         exit_code: status.shell_code(),
+        signal: match status {
+            ExitStatus::Signal(signal) => Some(signal),
+            ExitStatus::ExitCode(_) => None,
+        },
         cause,
         isolation: active.executor.isolation(),
         view: ran.view,

@@ -61,7 +61,11 @@ impl Session {
                     _ => Ok(below),
                 }
             };
-            let inside = |path: &Path| judged(path, PathUse::Appear);
+            let inside = |path: &Path| {
+                let (_, below) = active.locate(path)?;
+                let is_in_place = self.guard.inspects(below.as_path());
+                judged(path, if is_in_place { PathUse::Write } else { PathUse::Appear })
+            };
             match change {
                 FileChange::Write { path, content } => {
                     let path = inside(path)?;
@@ -95,7 +99,7 @@ impl Session {
         if folder.access == Access::ReadOnly {
             return Err(SandboxError::ReadOnly(folder.path.clone()));
         }
-        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let _turn = active.lane.enter(PATIENCE)?;
         let keeper = folder.keeper()?;
         let client = keeper.client();
         client.open_step(StepRequest::api(label))?;

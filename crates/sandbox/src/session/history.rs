@@ -111,7 +111,7 @@ impl Session {
     /// From here on all commands are one step, until it is committed or rolled back.
     pub fn begin(&self, label: &str) -> Result<Vec<StepId>> {
         let active = self.active()?;
-        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let _turn = active.lane.enter(PATIENCE)?;
         let mut begun = Vec::new();
         for keeper in active.keepers()?.into_iter().flatten() {
             let request = Request::BeginTransaction { label: label.into() };
@@ -132,7 +132,7 @@ impl Session {
     /// For each working directory, in their order.
     pub fn commit(&self) -> Result<Vec<ClosedStep>> {
         let active = self.active()?;
-        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let _turn = active.lane.enter(PATIENCE)?;
         let mut closed = Vec::new();
         for keeper in active.keepers()?.into_iter().flatten() {
             closed.push(keeper.client().call(Request::CommitTransaction)?);
@@ -144,7 +144,7 @@ impl Session {
     /// Takes back everything since [`Session::begin`].
     pub fn rollback(&self) -> Result<Vec<StepId>> {
         let active = self.active()?;
-        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let _turn = active.lane.enter(PATIENCE)?;
         active.roll_back()
     }
 
@@ -165,7 +165,7 @@ impl Session {
         if folder.access == Access::ReadOnly {
             return Err(SandboxError::ReadOnly(folder.path.clone()));
         }
-        let _turn = active.lane.enter(PATIENCE).ok_or(SandboxError::Busy)?;
+        let _turn = active.lane.enter(PATIENCE)?;
         let keeper = folder.keeper()?;
         change(&keeper)
     }

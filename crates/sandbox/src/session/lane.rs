@@ -4,6 +4,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::error::{Result, SandboxError};
+
+/// How soon somebody who waits notices that he is not to wait any more.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
 /// A lock that can be waited for with a limit.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
@@ -12,17 +17,29 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// `None`: it was not free in time.
-    pub(crate) fn enter(&self, patience: Duration) -> Option<Turn<'_>> {
+    pub(crate) fn enter(&self, patience: Duration) -> Result<Turn<'_>> {
+        self.enter_unless(patience, &|| false)
+    }
+
+    /// Somebody may not want it any more.
+    pub(crate) fn enter_unless(
+        &self,
+        patience: Duration,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Turn<'_>> {
         let deadline = Instant::now() + patience;
         let mut taken = self.taken.lock();
         while *taken {
-            if self.free.wait_until(&mut taken, deadline).timed_out() && *taken {
-                return None;
+            if cancelled() {
+                return Err(SandboxError::Cancelled);
             }
+            if Instant::now() >= deadline {
+                return Err(SandboxError::Busy);
+            }
+            self.free.wait_until(&mut taken, deadline.min(Instant::now() + ASK_AGAIN));
         }
         *taken = true;
-        Some(Turn(self))
+        Ok(Turn(self))
     }
 }
 

@@ -196,6 +196,8 @@ impl Session {
         policy.limits = options.command_limits;
         policy.toolchains.clone_from(&options.toolchains);
         policy.readable.clone_from(&options.readable);
+        // The histories of all folders are in there.
+        policy.hidden.extend(places::own_dir());
         Ok(policy)
     }
 

@@ -71,6 +71,10 @@ pub struct Executed {
     /// Protected paths it wanted to change, and did not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused_paths: Vec<RelPathBuf>,
+    /// Paths that somebody else changed meanwhile, too. The command's version is there now; theirs
+    /// is what an undo brings back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changed_meanwhile: Vec<RelPathBuf>,
 }
 
 /// Gives the configured coding agent something to do.

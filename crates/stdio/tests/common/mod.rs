@@ -84,6 +84,7 @@ fn executed(exit_code: i32) -> Executed {
         steps: vec![],
         not_undoable: None,
         refused_paths: vec![],
+        changed_meanwhile: vec![],
     }
 }
 

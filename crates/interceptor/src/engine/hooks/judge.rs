@@ -82,9 +82,11 @@ impl UndoEngine {
                 self.judge_path(path, PathUse::Appear, step)
             }
             Mutation::Create { path, kind } => {
-                if kind != EntryKind::File {
-                    self.judge_unseen(path, step)?;
+                if kind == EntryKind::Symlink {
+                    self.judge_symlink(path)?;
                 }
+                // A file is empty now, and what it will hold cannot be looked at.
+                self.judge_unseen(path, step)?;
                 self.judge_path(path, PathUse::Appear, step)
             }
             Mutation::Mkdir { path } => self.judge_path(path, PathUse::Appear, step),
@@ -130,6 +132,17 @@ impl UndoEngine {
         }
     }
 
+    /// What is protected below a name must not be somewhere else, where it is not.
+    fn judge_symlink(&self, path: RelPath<'_>) -> Result<()> {
+        match self.config.paths.leads_to_guarded(path) {
+            true => Err(UndoError::PathProtected {
+                path: path.to_buf(),
+                rule: "a symlink there would lead past what is protected below it".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Content that nobody could look at takes a name: by a link, whose other name can be written
     /// to, or through a symlink.
     fn judge_unseen(&self, path: RelPath<'_>, step: Option<&OpenStep>) -> Result<()> {
@@ -145,7 +158,8 @@ impl UndoEngine {
         to: RelPath<'_>,
         step: Option<&OpenStep>,
     ) -> Result<()> {
-        if !self.config.paths.inspects(to) {
+        let policy = &self.config.paths;
+        if !policy.inspects(to) && !policy.leads_to_guarded(to) {
             return Ok(());
         }
         let entry = self.workspace.tree.owned_entry(from).map_err(UndoError::host)?;
@@ -159,12 +173,24 @@ impl UndoEngine {
         entry: &Entry<'_>,
         step: Option<&OpenStep>,
     ) -> Result<()> {
-        if !self.config.paths.inspects(path) {
+        let policy = &self.config.paths;
+        let (inspects, leads_on) = (policy.inspects(path), policy.leads_to_guarded(path));
+        if !inspects && !leads_on {
             return Ok(());
         }
-        let stamp = entry.stat().map_err(UndoError::host)?;
-        if stamp.is_none_or(|stamp| stamp.is_dir()) {
+        let Some(stamp) = entry.stat().map_err(UndoError::host)? else { return Ok(()) };
+        if stamp.is_dir() {
             return Ok(()); // what is in it is looked at by itself
+        }
+        if stamp.kind() == EntryKind::Symlink {
+            self.judge_symlink(path)?;
+        }
+        if !inspects {
+            return Ok(());
+        }
+        if stamp.links > 1 {
+            // By its other name it could be written to afterwards.
+            return self.judge_path(path, PathUse::Write, step);
         }
         let Some(content) = read_small(entry).map_err(UndoError::host)? else {
             return self.judge_path(path, PathUse::Write, step);

@@ -42,13 +42,14 @@ impl Desk {
         let report = self.run(&session, &command, request.stdin, asked, said)?;
         Ok(Executed {
             exit_code: (report.cause == Cause::Exited).then_some(report.exit_code),
-            signal: (report.exit_code > 128).then(|| report.exit_code - 128),
+            signal: report.signal,
             timed_out: report.cause == Cause::TimedOut,
             cancelled: report.cause == Cause::Cancelled,
             duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
             steps: steps(&session, &report),
             not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
+            changed_meanwhile: changed_meanwhile(&report),
         })
     }
 
@@ -116,6 +117,11 @@ pub(crate) fn steps(session: &Session, report: &CommandReport) -> Vec<StepSummar
         Some(summary(session, &directory.directory, directory.info.clone()?))
     });
     recorded.collect()
+}
+
+/// What somebody else changed while the command ran, and the command as well.
+pub(crate) fn changed_meanwhile(report: &CommandReport) -> Vec<RelPathBuf> {
+    report.directories.iter().flat_map(|directory| &directory.changed_meanwhile).cloned().collect()
 }
 
 pub(crate) fn refused_paths(report: &CommandReport) -> Vec<RelPathBuf> {

@@ -21,7 +21,7 @@ use codeagent_tools::{Folder, WritePlan};
 
 use super::end_mark::EndMark;
 use crate::server::desk::{
-    Desk, failure, isolation, open, refused_paths, steps, summary, warnings,
+    Desk, changed_meanwhile, failure, isolation, open, refused_paths, steps, summary, warnings,
 };
 use crate::server::hub::{Heard, Hub, Listening, Pending, Role};
 use crate::session::{CommandRequest, FileChange, FolderInfo, Session};
@@ -145,13 +145,14 @@ impl Backend for Agents {
         call.output(&rest);
         Ok(BashEnd {
             exit_code: (report.cause == Cause::Exited).then_some(report.exit_code),
-            signal: (report.exit_code > 128).then(|| report.exit_code - 128),
+            signal: report.signal,
             timed_out: report.cause == Cause::TimedOut,
             cancelled: report.cause == Cause::Cancelled,
             cwd,
             steps: steps(&session, &report),
             not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
+            changed_meanwhile: changed_meanwhile(&report),
         })
     }
 

@@ -4,7 +4,7 @@ mod backend;
 mod end_mark;
 
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,8 +44,10 @@ impl Socket {
         let server = SocketServer::bind(&path).map_err(failed)?;
         drop(entered);
         let token_file = path.with_extension("token");
-        let what = format!("cannot write {}", token_file.display());
-        write_privately(&token_file, server.token()).map_err(SandboxError::doing(what))?;
+        write_privately(&token_file, server.token()).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => in_the_way(&token_file),
+            _ => SandboxError::doing(format!("cannot write {}", token_file.display()))(error),
+        })?;
         hub.set_mcp_socket(path);
         let agents = Arc::new(Agents::new(hub));
         runtime.spawn(async move {
@@ -65,18 +67,29 @@ impl Drop for Socket {
     }
 }
 
+/// What a server that was killed has left is replaced, and nothing else.
 fn write_privately(path: &Path, text: &str) -> std::io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    match fs::read(path) {
+        Ok(left) if left.len() == text.len() + 1 && left.ends_with(b"\n") => fs::remove_file(path)?,
+        Ok(_) => return Err(ErrorKind::AlreadyExists.into()),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        Err(_) => {}
     }
     let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{text}")
 }
 
+fn in_the_way(path: &Path) -> SandboxError {
+    let message = format!("{} is there already, and is not ours", path.display());
+    SandboxError::usage(message, "name another one with --mcp-socket")
+}
+
 fn failed(error: McpError) -> SandboxError {
     match error {
         McpError::InUse(path) => SandboxError::SocketInUse(path),
+        McpError::Listen { path, source } if source.kind() == ErrorKind::AlreadyExists => {
+            in_the_way(&path)
+        }
         error => SandboxError::Io(std::io::Error::other(error)),
     }
 }
