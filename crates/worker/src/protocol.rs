@@ -168,7 +168,8 @@ pub enum Request {
     /// → nothing
     SetLimits(ResourceLimits),
     /// Somebody saw these paths change on the host; those that we did not change → `Vec<RelPathBuf>`
-    ExternalModification { paths: Vec<RelPathBuf> },
+    /// `passing` ones came and went meanwhile, and matter only if we know them.
+    ExternalModification { paths: Vec<RelPathBuf>, passing: Vec<RelPathBuf> },
     /// Whoever looks for that has missed something: everything the history knows is compared; what
     /// we did not change → `Vec<RelPathBuf>`
     WatcherOverflowed,

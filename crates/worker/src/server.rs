@@ -283,7 +283,12 @@ impl Server {
             Request::Answer { question, decision } => reply(&engine.confirm(question, decision)?),
             Request::SetSafeguards(config) => reply(&engine.set_safeguards(config)),
             Request::SetLimits(limits) => reply(&engine.set_limits(limits)),
-            Request::ExternalModification { paths } => {
+            Request::ExternalModification { mut paths, passing } => {
+                for path in passing {
+                    if engine.knows(path.as_path())? {
+                        paths.push(path);
+                    }
+                }
                 reply(&engine.external_modification(&paths)?)
             }
             Request::WatcherOverflowed => reply(&engine.watcher_overflowed()?),

@@ -74,6 +74,18 @@ impl UndoEngine {
         self.raise_barrier(state, foreign)
     }
 
+    /// Whether any step, or something that was taken back, tells of this path.
+    pub fn knows(&self, path: RelPath<'_>) -> Result<bool> {
+        let mut guard = self.state.write();
+        let state = self.ready(&mut guard)?;
+        for step in state.redo.lock().iter().chain(state.history.iter()) {
+            if step.table()?.expected().contains_key(&path.to_buf()) {
+                return Ok(true);
+            }
+        }
+        Ok(state.left.lock().at(path).is_some())
+    }
+
     /// As [`UndoEngine::external_modification`], when the watcher lost events: everything the
     /// history knows is compared, and a warning is sent.
     pub fn watcher_overflowed(&self) -> Result<Vec<RelPathBuf>> {

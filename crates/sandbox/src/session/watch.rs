@@ -3,6 +3,7 @@
 //! The watcher only makes them known early. Whose edit it was, the engine decides: what is as the
 //! sandbox left it is our own, whatever the watcher says, and undo finds the rest without it.
 
+use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -11,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use codeagent_common::RelPathBuf;
 use codeagent_worker::Request;
-use notify::{RecursiveMode, Watcher as _};
+use notify::event::{ModifyKind, RenameMode};
+use notify::{EventKind, RecursiveMode, Watcher as _};
 
 use super::event::{Bus, Event};
 use super::folder::Folder;
@@ -72,6 +74,8 @@ struct Listener {
 #[derive(Default)]
 struct Heard {
     paths: Vec<PathBuf>,
+    /// Those of them that have appeared, then or earlier.
+    appeared: HashSet<PathBuf>,
     /// There was more.
     lost_some: bool,
     error: Option<notify::Error>,
@@ -82,6 +86,13 @@ impl Heard {
         match news {
             Ok(event) => {
                 self.lost_some |= event.need_rescan();
+                let appears = matches!(
+                    event.kind,
+                    EventKind::Create(_) | EventKind::Modify(ModifyKind::Name(RenameMode::To))
+                );
+                if appears && self.appeared.len() < MOST {
+                    self.appeared.extend(event.paths.iter().cloned());
+                }
                 if !event.kind.is_access() {
                     self.paths.extend(event.paths);
                 }
@@ -95,8 +106,9 @@ impl Listener {
     /// Until the watcher is gone, or the session.
     fn listen(&self, news: &Receiver<News>) {
         let mut has_warned = false;
+        let mut appeared = HashSet::new();
         while let Ok(first) = news.recv() {
-            let mut heard = Heard::default();
+            let mut heard = Heard { appeared: std::mem::take(&mut appeared), ..Heard::default() };
             heard.add(first);
             let begun = Instant::now();
             while heard.paths.len() < MOST && begun.elapsed() < LONGEST {
@@ -117,6 +129,9 @@ impl Listener {
                 let Some(folder) = folder.upgrade() else { return };
                 self.check(&folder, root, &heard);
             }
+            // What is still there may go later.
+            appeared = heard.appeared;
+            appeared.retain(|path| path.symlink_metadata().is_ok());
         }
     }
 
@@ -130,12 +145,18 @@ impl Listener {
             let names: Vec<&[u8]> = path.as_path().components().collect();
             self.options.exclude.iter().any(|pattern| pattern.matches(&names))
         };
-        let paths: Vec<RelPathBuf> =
-            heard.paths.iter().filter_map(below).filter(|path| !is_excluded(path)).collect();
-        let request = match (heard.lost_some, paths.is_empty()) {
+        // Temporary files are no news, whoever made them.
+        let is_passing =
+            |path: &&PathBuf| heard.appeared.contains(*path) && path.symlink_metadata().is_err();
+        let (passing, lasting): (Vec<&PathBuf>, _) = heard.paths.iter().partition(is_passing);
+        let told = |paths: Vec<&PathBuf>| -> Vec<RelPathBuf> {
+            paths.into_iter().filter_map(below).filter(|path| !is_excluded(path)).collect()
+        };
+        let (paths, passing) = (told(lasting), told(passing));
+        let request = match (heard.lost_some, paths.is_empty() && passing.is_empty()) {
             (true, _) => Request::WatcherOverflowed,
             (false, true) => return,
-            (false, false) => Request::ExternalModification { paths },
+            (false, false) => Request::ExternalModification { paths, passing },
         };
         let Ok(keeper) = folder.keeper() else { return };
         // A worker that is about to end hears of it from nobody, and the next one finds it.
