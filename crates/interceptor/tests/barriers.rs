@@ -133,6 +133,21 @@ fn what_was_taken_back_or_undone_for_good_is_no_external_modification() {
 
 /// EB-05
 #[test]
+fn what_went_with_a_directory_of_ours_is_no_external_modification() {
+    let bench = bench_with(ExternalModificationPolicy::Barrier);
+    bench.step(|fs| fs.append("src/main.rs", b"agent").unwrap());
+    bench.step(|fs| {
+        fs.rename("src", "gone").unwrap();
+        fs.create("src", b"a file now").unwrap();
+    });
+    let ours = rel_bufs(&["src", "src/main.rs", "src/components"]);
+    assert_eq!(bench.engine.external_modification(&ours).unwrap(), []);
+    bench.undo(1);
+    assert_eq!(bench.engine.external_modification(&ours[..2]).unwrap(), []);
+}
+
+/// EB-05
+#[test]
 fn our_own_writes_are_told_from_others_that_are_reported_with_them() {
     let bench = bench_with(ExternalModificationPolicy::Barrier);
     bench.step(|fs| fs.append("small.txt", b"agent").unwrap());

@@ -78,12 +78,7 @@ impl UndoEngine {
     pub fn knows(&self, path: RelPath<'_>) -> Result<bool> {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
-        for step in state.redo.lock().iter().chain(state.history.iter()) {
-            if step.table()?.expected().contains_key(&path.to_buf()) {
-                return Ok(true);
-            }
-        }
-        Ok(state.left.lock().at(path).is_some())
+        Ok(expected_at(state, path)?.is_some())
     }
 
     /// As [`UndoEngine::external_modification`], when the watcher lost events: everything the
@@ -124,13 +119,11 @@ impl UndoEngine {
             return Ok(true);
         }
         let now = self.workspace.tree.stat(path).map_err(UndoError::host)?;
-        // What was done last comes first, and what was undone was undone after all that stands.
-        for step in state.redo.lock().iter().rev().chain(state.history.iter().rev()) {
-            if let Some(expected) = step.table()?.expected().get(&path.to_buf()) {
-                return Ok(compare(*expected, now, false).is_none());
-            }
+        let expected = expected_at(state, path)?;
+        if now.is_none() && !matches!(expected, Some(None)) && self.went_with_parent(state, path)? {
+            return Ok(true);
         }
-        if let Some(expected) = state.left.lock().at(path) {
+        if let Some(expected) = expected {
             return Ok(compare(expected, now, false).is_none());
         }
         // Its times have changed because we worked in it, and have put them right.
@@ -139,6 +132,22 @@ impl UndoEngine {
                 Some(known) => known.contains(&path.to_buf()),
                 None => worked_in.insert(directories_worked_in(state)?).contains(&path.to_buf()),
             })
+    }
+
+    /// Whether a directory above it is not there any more, because of us.
+    fn went_with_parent(&self, state: &State, path: RelPath<'_>) -> Result<bool> {
+        let mut above = path.parent();
+        while let Some(dir) = above.filter(|dir| !dir.is_root()) {
+            let now = self.workspace.tree.stat(dir).map_err(UndoError::host)?;
+            if now.is_some_and(|now| now.is_dir()) {
+                return Ok(false);
+            }
+            if let Some(expected) = expected_at(state, dir)? {
+                return Ok(compare(expected, now, false).is_none());
+            }
+            above = dir.parent();
+        }
+        Ok(false)
     }
 
     fn raise_barrier(&self, state: &mut State, paths: Vec<RelPathBuf>) -> Result<Vec<RelPathBuf>> {
@@ -162,6 +171,18 @@ impl UndoEngine {
             .event(EngineEvent::ExternalModification { paths: paths.clone(), barrier });
         Ok(paths)
     }
+}
+
+/// What the sandbox left at a path, if it is known to have left something there, or nothing. What
+/// was done last comes first, and what was undone was undone after all that stands.
+fn expected_at(state: &State, path: RelPath<'_>) -> Result<Option<Option<Stamp>>> {
+    let path = path.to_buf();
+    for step in state.redo.lock().iter().rev().chain(state.history.iter().rev()) {
+        if let Some(expected) = step.table()?.expected().get(&path) {
+            return Ok(Some(*expected));
+        }
+    }
+    Ok(state.left.lock().at(path.as_path()))
 }
 
 fn directories_worked_in(state: &State) -> Result<HashSet<RelPathBuf>> {

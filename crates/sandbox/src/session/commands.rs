@@ -323,8 +323,7 @@ impl Session {
             if let Some(reason) = refused {
                 return Err(SandboxError::Refused { reason });
             }
-            let cancelled =
-                || self.running.lock().get(&id).is_none_or(|orders| orders.is_cancelled());
+            let cancelled = || self.running.lock().get(&id).is_none_or(Orders::is_cancelled);
             let ran = self.run_in(&active, request, orders, &cancelled, output)?;
             report(id, &active, ran)
         });
