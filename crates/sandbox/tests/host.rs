@@ -130,3 +130,25 @@ fn where_nothing_can_be_mounted_it_is_said_that_nothing_can_be_undone() {
     assert!(!person.path("a").exists());
     assert!(!person.output(&["undo"]).status.success());
 }
+
+#[test]
+fn what_is_done_after_the_mount_was_taken_away_is_not_called_undoable() {
+    let test = "what_is_done_after_the_mount_was_taken_away_is_not_called_undoable";
+    let Some(person) = person(test) else { return };
+    let mut client = frontend(&person, &[], json!({"isolation": "host"}));
+    let project = person.project().display().to_string();
+    let line = format!("echo x > early; cd /; umount -l {project}; echo y > {project}/late");
+    let done = client.ask("agent.execute", json!({"command": line}));
+    assert!(done["not_undoable"].as_str().unwrap().contains("unmounted meanwhile"), "{done}");
+    assert!(person.path("late").exists());
+    fs::remove_file(person.path("late")).unwrap();
+    client.ask("undo.rollback", json!({}));
+    // The next one is recorded again.
+    let done = client.ask("agent.execute", json!({"command": "rm a"}));
+    assert!(done["not_undoable"].is_null(), "{done}");
+    client.ask("undo.rollback", json!({}));
+    client.hang_up();
+    assert!(!person.path("early").exists());
+    assert_eq!(person.read("a"), "one\n");
+    assert_nothing_is_mounted(&person);
+}

@@ -198,7 +198,7 @@ pub(crate) fn sum_up(report: &CommandReport, folder: &str) {
         notice(&format!("changes were seen as they happened, because {reason}"));
     }
     if let Some(reason) = &report.not_undoable {
-        return notice(&format!("what it did CANNOT be undone: {reason}"));
+        notice(&format!("what it did CANNOT be undone: {reason}"));
     }
     let several = report.directories.len() > 1;
     for directory in &report.directories {

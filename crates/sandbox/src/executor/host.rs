@@ -77,7 +77,11 @@ impl Executor for HostExecutor {
         let outcome = self.converse(exec, mounted, work.orders, work.output)?;
         let ended = Instant::now();
         let (steps, not_undoable) = match recorded {
-            Ok((steps, mounted)) => (close(steps, mounted, work.folders, &outcome)?, None),
+            Ok((steps, mounted)) => {
+                let gone = "the folder was unmounted meanwhile, and what followed is not recorded";
+                let gone = (!mounted.are_all_there()).then(|| gone.to_owned());
+                (close(steps, mounted, work.folders, &outcome)?, gone)
+            }
             Err(reason) => (work.folders.iter().map(|_| None).collect(), Some(reason)),
         };
         Ok(Ran {

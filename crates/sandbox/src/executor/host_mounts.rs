@@ -38,7 +38,9 @@ impl HostMounts {
 
     fn mount(&self, folder: &WorkFolder<'_>) -> io::Result<()> {
         let mut mounts = self.0.lock();
-        if let Some(users) = mounts.get_mut(folder.path) {
+        if let Some(users) = mounts.get_mut(folder.path)
+            && codeagent_mount::is_ours(folder.path)?
+        {
             *users += 1;
             return Ok(());
         }
@@ -49,7 +51,8 @@ impl HostMounts {
             codeagent_mount::unmount(folder.path, true)?;
             return Err(io::Error::other(error));
         }
-        mounts.insert(folder.path.into(), 1);
+        // Somebody may have taken away the one that others use; they share the new one.
+        *mounts.entry(folder.path.into()).or_default() += 1;
         Ok(())
     }
 
@@ -72,6 +75,11 @@ impl HostMounts {
 }
 
 impl InUse<'_> {
+    /// Nobody has taken a mount away, and so left a command to work unrecorded.
+    pub(super) fn are_all_there(&self) -> bool {
+        self.paths.iter().all(|path| codeagent_mount::is_ours(path).unwrap_or(false))
+    }
+
     pub(super) fn paths(&self) -> &[PathBuf] {
         &self.paths
     }
