@@ -15,7 +15,7 @@ const DISK_SIZE_BYTES: u64 = 4 << 30;
 /// The disk part runs on an ext4 image mounted below target/test-fs (needs root).
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The benchmark: `engine`, `fs`, `namespace`, `mcp`, or `micro` for the microbenchmarks of all crates
+    /// The benchmark: `engine`, `fs`, `namespace`, `mcp`, `vm`, or `micro` for the microbenchmarks of all crates
     name: String,
     /// Print the figures as JSON
     #[arg(long)]
@@ -46,6 +46,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let mut notes = Vec::new();
         command.envs(clients::install(&mut notes));
         notes.iter().for_each(|note| eprintln!("{note}"));
+    }
+    #[cfg(target_os = "linux")]
+    if args.name == "vm" {
+        let (image, note) = crate::build_guest::for_tests(codeagent_vm::image::Flavour::Minimal)?;
+        note.iter().for_each(|note| eprintln!("{note}"));
+        command.env(crate::build_guest::TESTED_IMAGE, image.dir());
     }
     run_program(&mut command)?;
     Ok(ExitCode::SUCCESS)

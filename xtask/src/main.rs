@@ -1,6 +1,8 @@
 //! The tasks of this repository, one file each: `cargo xtask --help`.
 
 mod bench;
+#[cfg(target_os = "linux")]
+mod build_guest;
 mod check;
 mod check_cross;
 mod clients;
@@ -31,6 +33,8 @@ enum Task {
     CheckCross(check_cross::Args),
     Test(test::Args),
     Bench(bench::Args),
+    #[cfg(target_os = "linux")]
+    BuildGuest(build_guest::Args),
     Fuzz(fuzz::Args),
     Schema(schema::Args),
 }
@@ -42,6 +46,8 @@ fn main() -> ExitCode {
         Task::CheckCross(args) => check_cross::run(&args),
         Task::Test(args) => test::run(&args),
         Task::Bench(args) => bench::run(&args),
+        #[cfg(target_os = "linux")]
+        Task::BuildGuest(args) => build_guest::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Schema(args) => schema::run(&args),
     });

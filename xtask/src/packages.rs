@@ -24,9 +24,21 @@ pub(crate) const FOR_TESTS: &[Needed] = &[
     Needed { program: "sqlite3", package: "sqlite3" },
     Needed { program: "stress-ng", package: "stress-ng" },
     Needed { program: "vim", package: "vim" },
+    Needed { program: "qemu-system-x86_64", package: "qemu-system-x86" },
     Needed { program: "mkfs.btrfs", package: "btrfs-progs" },
     Needed { program: "mkfs.xfs", package: "xfsprogs" },
     Needed { program: "mkfs.ext4", package: "e2fsprogs" },
+];
+
+/// What `cargo xtask build-guest` needs.
+pub(crate) const FOR_GUESTS: &[Needed] = &[
+    Needed { program: "dpkg-deb", package: "dpkg" },
+    Needed { program: "xz", package: "xz-utils" },
+    Needed { program: "mmdebstrap", package: "mmdebstrap" },
+    Needed { program: "fakeroot", package: "fakeroot" },
+    Needed { program: "newuidmap", package: "uidmap" },
+    Needed { program: "mke2fs", package: "e2fsprogs" },
+    Needed { program: "qemu-img", package: "qemu-utils" },
 ];
 
 /// What `cargo xtask bench` needs: a filesystem on a disk image, and what it compares with.
@@ -35,6 +47,9 @@ pub(crate) const FOR_BENCHMARKS: &[Needed] = &[
     Needed { program: "git", package: "git" },
     Needed { program: "npm", package: "npm" },
     Needed { program: "bwrap", package: "bubblewrap" },
+    Needed { program: "qemu-system-x86_64", package: "qemu-system-x86" },
+    Needed { program: "dpkg-deb", package: "dpkg" },
+    Needed { program: "xz", package: "xz-utils" },
 ];
 
 /// What `cargo xtask check-cross` needs. By path: another toolchain usually comes first in `PATH`.
@@ -49,19 +64,25 @@ pub(crate) const FOR_CROSS_CHECKS: &[Needed] = &[
 /// Installs what is missing. What cannot be installed is said, and is no error: the tests that
 /// need it are skipped and say so.
 pub(crate) fn install_missing(needed: &[Needed]) {
-    let missing = missing(needed);
-    if missing.is_empty() {
-        return;
-    }
-    let names = missing.join(" ");
-    if find_program("apt-get").is_none() {
-        eprintln!("Missing: {names}. Install them with the package manager of this system.");
-    } else if !is_root() {
-        eprintln!("Missing: {names}. Install them: sudo apt-get install {names}");
-    } else {
+    // Twice: what does not go together with a new package, such as the tools of another version of
+    // it, apt has removed.
+    for _ in 0..2 {
+        let missing = missing(needed);
+        if missing.is_empty() {
+            return;
+        }
+        let names = missing.join(" ");
+        if find_program("apt-get").is_none() {
+            return eprintln!(
+                "Missing: {names}. Install them with the package manager of this system."
+            );
+        }
+        if !is_root() {
+            return eprintln!("Missing: {names}. Install them: sudo apt-get install {names}");
+        }
         eprintln!("Installing {names} …");
         if let Err(error) = apt_install(&missing) {
-            eprintln!("Could not install {names}: {error:#}");
+            return eprintln!("Could not install {names}: {error:#}");
         }
     }
 }

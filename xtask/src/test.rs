@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+#[cfg(target_os = "linux")]
+use crate::build_guest;
 use crate::clients;
 use crate::counts::Counts;
 use crate::filesystems::{Filesystems, Kind};
@@ -24,8 +26,9 @@ const SUITES: &[(&str, Tool)] =
 /// Run every test, on every filesystem this machine can offer
 ///
 /// Installs what the tests need (as root, with apt; test suites and MCP clients into target/tools),
-/// mounts btrfs, XFS and ext4 images below target/test-fs for the run, and says at the end what
-/// was skipped and why. The last line is `N passed, N failed, N skipped`.
+/// mounts btrfs, XFS and ext4 images below target/test-fs for the run, builds the images
+/// of the guests that tests start below target/guest, and says at the end what was skipped and why.
+/// The last line is `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Run the long versions of the tests too
@@ -38,11 +41,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let started = Instant::now();
     packages::install_missing(packages::FOR_TESTS);
+    packages::install_missing(packages::FOR_GUESTS);
     let filesystems = Filesystems::prepare(Kind::ALL, FILESYSTEM_SIZE_BYTES)?;
     let skips = Skips::collect_in(scratch("test-skips.txt"))?;
     let mut notes = filesystems.describe();
     let mut suites = install_suites(&mut notes)?;
     suites.extend(clients::install(&mut notes));
+    #[cfg(target_os = "linux")]
+    suites.extend(guest_images(&mut notes)?);
     stop_if_interrupted()?;
     let run = Run { args, filesystems: &filesystems, suites: &suites, skips: &skips };
 
@@ -181,6 +187,25 @@ fn install_suites(notes: &mut Vec<String>) -> Result<Vec<(&'static str, PathBuf)
         }
     }
     Ok(suites)
+}
+
+/// The images of the guests that tests start. Without one, its tests are skipped and say so.
+#[cfg(target_os = "linux")]
+fn guest_images(notes: &mut Vec<String>) -> Result<Vec<(&'static str, PathBuf)>> {
+    let mut images = Vec::new();
+    for (variable, flavour) in build_guest::TESTED {
+        match build_guest::for_tests(flavour) {
+            Ok((image, note)) => {
+                notes.extend(note);
+                images.push((variable, image.dir().to_owned()));
+            }
+            Err(error) => {
+                stop_if_interrupted()?;
+                notes.push(format!("guest image {}: not available, {error:#}", flavour.name()));
+            }
+        }
+    }
+    Ok(images)
 }
 
 /// The test that a line of `cargo test` such as `test a::b ... ignored` is about.

@@ -14,6 +14,7 @@ mod sample;
 mod shadow_git;
 mod table;
 mod tree;
+mod vm;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -49,9 +50,14 @@ enum Benchmark {
     Namespace(Options),
     /// The MCP server: how long calls take, and how many there are a second
     Mcp(Options),
+    /// A folder in a guest against virtiofsd without interception
+    Vm(Options),
     /// Started by `fs`
     #[command(hide = true)]
     Serve(fs::serve::Args),
+    /// Started by `vm`
+    #[command(hide = true)]
+    ServeGuest(vm::upstream::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -71,7 +77,8 @@ pub(crate) struct Options {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = codeagent_sandbox::run_if_asked().or_else(namespace::run_if_asked) {
+    let asked = codeagent_sandbox::run_if_asked().or_else(namespace::run_if_asked);
+    if let Some(code) = asked.or_else(vm::run_if_asked) {
         return code;
     }
     let met = match Args::parse().benchmark {
@@ -79,6 +86,8 @@ fn main() -> ExitCode {
         Benchmark::Fs { options, settings } => run(&options, &fs::groups(&settings), false),
         Benchmark::Namespace(options) => run(&options, &namespace::groups(), false),
         Benchmark::Mcp(options) => run(&options, &mcp::groups(), false),
+        Benchmark::Vm(options) => run(&options, &vm::groups(), false),
+        Benchmark::ServeGuest(args) => vm::upstream::run(&args).map(|()| true),
         Benchmark::Serve(args) => fs::serve::run(&args).map(|()| true),
     };
     match met {

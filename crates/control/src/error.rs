@@ -1,5 +1,7 @@
 //! What can go wrong on the control channel.
 
+use std::sync::Arc;
+
 use codeagent_common::StepId;
 use thiserror::Error;
 
@@ -24,12 +26,12 @@ pub enum LineFault {
 }
 
 /// Why the host cannot do what it was asked to.
-#[derive(Debug, Error)]
+#[derive(Debug, Clone, Error)]
 pub enum ControlError {
     #[error("a message is {size_bytes} bytes long; the limit is {limit_bytes}")]
     MessageTooLong { size_bytes: usize, limit_bytes: usize },
     #[error("the message cannot be written as JSON")]
-    Encode(#[from] serde_json::Error),
+    Encode(#[source] Arc<serde_json::Error>),
     #[error("the shim has not said hello yet")]
     NotReady,
     #[error("the shim is gone")]
@@ -43,7 +45,13 @@ pub enum ControlError {
     #[error("command {id} takes {room_bytes} more bytes of input now, not {size_bytes}")]
     StdinFull { id: CommandId, room_bytes: usize, size_bytes: usize },
     #[error("the step could not be opened: {0}")]
-    OpenStep(#[source] Box<dyn std::error::Error + Send + Sync>),
+    OpenStep(#[source] Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<serde_json::Error> for ControlError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Encode(Arc::new(error))
+    }
 }
 
 impl ControlError {

@@ -3,11 +3,12 @@
 //! [`HostMessage`] and [`ShimMessage`] are what travels, one JSON object a line
 //! (`docs/control-protocol.md`). [`MessageReader`] and [`MessageWriter`] carry them over any byte
 //! stream. [`ControlHost`] is the host's side of the conversation: it makes one undo step of each
-//! command, without doing any I/O itself.
+//! command, without doing any I/O itself. [`Line`] does it, for those who make their steps themselves.
 
 mod error;
 mod framing;
 mod host;
+mod line;
 mod message;
 
 pub use codeagent_common::ByteString;
@@ -16,6 +17,7 @@ pub use framing::{LineDecoder, MAX_LINE_BYTES, Message, MessageReader, MessageWr
 pub use host::{
     Activity, Attribution, ControlHost, Event, HostConfig, Outcome, StepSink, Violation,
 };
+pub use line::{Line, LineError, Order};
 pub use message::{
     Cause, CommandId, CommandLine, Exec, ExitStatus, HostMessage, Leftovers, PROTOCOL_VERSION,
     PtySize, STDIN_WINDOW_BYTES, ShimErrorCode, ShimMessage, Stdin, Stream, User,

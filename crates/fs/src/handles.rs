@@ -1,4 +1,4 @@
-//! Open handles: how many there are, and which file is behind each.
+//! The open handles of a client: how many there are, and what is behind each.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,24 +16,32 @@ pub(crate) struct Handles {
     limit: u64,
     /// Known from the open on, so that a repeated write needs no look at the file.
     writable: RwLock<Map<u64, Writable>>,
-    /// The inodes of open files.
-    files: Mutex<Map<u64, u64>>,
+    all: Mutex<Map<u64, Handle>>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Writable {
-    inode: u64,
-    file: FileId,
+/// What an open handle leads to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handle {
+    pub(crate) inode: u64,
+    pub(crate) is_dir: bool,
+}
+
+/// What is open for writing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Writable {
+    pub(crate) inode: u64,
+    pub(crate) file: FileId,
+    /// By a name whose content is inspected.
+    pub(crate) inspected: bool,
 }
 
 impl Handles {
     pub(crate) fn new(limit: u64) -> Self {
-        Self {
-            open: AtomicU64::new(0),
-            limit,
-            writable: RwLock::default(),
-            files: Mutex::default(),
-        }
+        Self { open: AtomicU64::new(0), limit, writable: RwLock::default(), all: Mutex::default() }
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// Runs `open` if one more handle is allowed.
@@ -51,7 +59,18 @@ impl Handles {
 
     /// A file was opened.
     pub(crate) fn opened(&self, handle: u64, inode: u64) {
-        self.files.lock().insert(handle, inode);
+        self.all.lock().insert(handle, Handle { inode, is_dir: false });
+    }
+
+    pub(crate) fn opened_dir(&self, handle: u64, inode: u64) {
+        self.all.lock().insert(handle, Handle { inode, is_dir: true });
+    }
+
+    /// The client has gone: everything that it had open.
+    pub(crate) fn take(&self) -> (Vec<(u64, Handle)>, Vec<Writable>) {
+        self.open.store(0, Ordering::Relaxed);
+        let writable = self.writable.write().drain().map(|(_, open)| open).collect();
+        (self.all.lock().drain().collect(), writable)
     }
 
     /// The inodes of files that are open, each once.
@@ -66,38 +85,54 @@ impl Handles {
     }
 
     fn files_of(&self, wanted: impl Fn(&u64) -> bool) -> Vec<u64> {
-        let files = self.files.lock();
-        let wanted = files.iter().filter(|(handle, _)| wanted(handle));
-        let mut inodes: Vec<u64> = wanted.map(|(_, inode)| *inode).collect();
+        let all = self.all.lock();
+        let wanted = all.iter().filter(|(handle, open)| !open.is_dir && wanted(handle));
+        let mut inodes: Vec<u64> = wanted.map(|(_, open)| open.inode).collect();
         inodes.sort_unstable();
         inodes.dedup();
         inodes
     }
 
-    pub(crate) fn remember(&self, handle: u64, inode: u64, file: FileId) {
-        self.writable.write().insert(handle, Writable { inode, file });
+    pub(crate) fn remember(&self, handle: u64, open: Writable) {
+        self.writable.write().insert(handle, open);
     }
 
-    pub(crate) fn forget(&self, handle: u64) {
-        self.files.lock().remove(&handle);
-        if self.writable.read().contains_key(&handle) {
-            self.writable.write().remove(&handle);
+    /// What it was open for writing on, if it was.
+    pub(crate) fn forget(&self, handle: u64) -> Option<Writable> {
+        self.all.lock().remove(&handle);
+        // Most are not, and keep nobody waiting.
+        let is_writable = self.writable.read().contains_key(&handle);
+        is_writable.then(|| self.writable.write().remove(&handle)).flatten()
+    }
+
+    /// What is behind a handle that this inode was opened with for writing.
+    pub(crate) fn writable(&self, inode: u64, handle: u64) -> io::Result<Writable> {
+        let known = self.writable.read().get(&handle).copied();
+        known.filter(|known| known.inode == inode).ok_or_else(bad_descriptor)
+    }
+}
+
+/// How often each inode is open for writing, by whichever client.
+#[derive(Debug, Default)]
+pub(crate) struct Writers(Mutex<Map<u64, usize>>);
+
+impl Writers {
+    pub(crate) fn add(&self, inode: u64) {
+        *self.0.lock().entry(inode).or_default() += 1;
+    }
+
+    pub(crate) fn remove(&self, inode: u64) {
+        let mut writers = self.0.lock();
+        if let Some(count) = writers.get_mut(&inode) {
+            *count -= 1;
+            if *count == 0 {
+                writers.remove(&inode);
+            }
         }
     }
 
-    /// The file behind a handle that this inode was opened with for writing.
-    pub(crate) fn file(&self, inode: u64, handle: u64) -> io::Result<FileId> {
-        let known = self.writable.read().get(&handle).copied();
-        known
-            .filter(|known| known.inode == inode)
-            .map(|known| known.file)
-            .ok_or_else(bad_descriptor)
-    }
-
-    pub(crate) fn clear(&self) {
-        self.open.store(0, Ordering::Relaxed);
-        self.writable.write().clear();
-        self.files.lock().clear();
+    pub(crate) fn any(&self, is_it: impl Fn(u64) -> bool) -> bool {
+        self.0.lock().keys().any(|inode| is_it(*inode))
     }
 }
 
@@ -120,18 +155,19 @@ mod tests {
     fn files_are_known_by_their_inodes_until_their_last_handle_is_closed() {
         let handles = Handles::new(10);
         let file = FileId { device: 1, inode: 70 };
+        let open = Writable { inode: 7, file, inspected: false };
         for (handle, inode) in [(1, 7), (2, 7), (3, 8)] {
             handles.opened(handle, inode);
         }
-        handles.remember(2, 7, file);
+        handles.remember(2, open);
         assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![7]));
-        assert_eq!(handles.file(7, 2).ok(), Some(file));
-        assert!(handles.file(8, 2).is_err(), "another file's handle");
-        assert!(handles.file(7, 1).is_err(), "a handle for reading");
-        handles.forget(2);
-        assert!(handles.file(7, 2).is_err(), "closed");
+        assert_eq!(handles.writable(7, 2).ok(), Some(open));
+        assert!(handles.writable(8, 2).is_err(), "another file's handle");
+        assert!(handles.writable(7, 1).is_err(), "a handle for reading");
+        assert_eq!(handles.forget(2), Some(open));
+        assert!(handles.writable(7, 2).is_err(), "closed");
         assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![]));
-        handles.forget(1);
+        assert_eq!(handles.forget(1), None);
         assert_eq!(handles.files(), [8]);
     }
 }

@@ -6,9 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use codeagent_interceptor::{FileId, Mutation, Permit, WriteInterceptor};
+use codeagent_interceptor::{Entered, FileId, Mutation, Permit, UndoError, WriteInterceptor};
 use parking_lot::RwLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
@@ -17,10 +18,10 @@ use virtiofsd::filesystem::{Context, Entry, FileSystem, FsOptions};
 use virtiofsd::fuse::Attr;
 use virtiofsd::passthrough::{CachePolicy, Config, NegotiationMode, PassthroughFs};
 
-use crate::handles::Handles;
+use crate::handles::{Handles, Writable, Writers};
 use crate::host_file;
 use crate::in_flight::{InFlight, Mutating};
-use crate::paths::{Name, PathMap};
+use crate::paths::{ClientId, Name, PathMap};
 use crate::thread;
 
 /// Descriptors that are not given to clients: the engine needs some for itself.
@@ -67,6 +68,14 @@ impl FsConfig {
     }
 }
 
+/// What the filesystem below is told that clients can do. The umask comes with the requests: where a
+/// directory has a default ACL, that counts instead. Clients that mask modes themselves lose
+/// nothing by it.
+const CAPABLE: FsOptions = FsOptions::HANDLE_KILLPRIV_V2
+    .union(FsOptions::POSIX_ACL)
+    .union(FsOptions::DONT_MASK)
+    .union(FsOptions::SETXATTR_EXT);
+
 /// The filesystem below, by itself: what interception is measured against.
 pub struct Plain {
     pub fs: PassthroughFs,
@@ -110,19 +119,33 @@ impl fmt::Debug for Plain {
     }
 }
 
-/// A directory of the host, in which nothing changes without the interceptor's permission.
+/// A directory of the host, in which nothing changes without the interceptor's permission, as one
+/// client sees it: a mount, a guest, requests for single files.
 ///
 /// Read-only operations go straight to the host. Any number of threads may call in; one that waits
 /// for the answer to a safeguard keeps no lock that a read-only operation takes.
+///
+/// Clients share what is known of names: a directory that one of them renames has its new path for
+/// all. What a client was told of and has open is given back when it ends.
 pub struct InterceptedFs<I> {
-    pub(crate) fs: PassthroughFs,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) interceptor: Arc<I>,
-    pub(crate) paths: PathMap,
+    pub(crate) client: ClientId,
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,
+}
+
+/// What all clients of a directory have in common.
+pub(crate) struct Shared {
+    pub(crate) fs: PassthroughFs,
+    pub(crate) paths: PathMap,
     in_flight: InFlight,
     /// Paths are true while this is held: shared by mutations, owned by renames of directories.
     pub(crate) names: RwLock<()>,
+    pub(crate) writers: Writers,
+    next_client: AtomicU32,
+    /// What clients are offered.
+    pub(crate) offered: FsOptions,
     /// The filesystem of the root.
     device: u64,
     cache: Cache,
@@ -134,18 +157,44 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     /// Opens `config.root`; what is mounted over it later does not matter.
     pub fn new(config: &FsConfig, interceptor: Arc<I>) -> io::Result<Self> {
         let Plain { fs, root } = Plain::new(config)?;
-        Ok(Self {
+        let offered = fs.init(CAPABLE)?;
+        let shared = Shared {
             fs,
-            interceptor,
             paths: PathMap::new(),
-            handles: Handles::new(config.max_handles),
-            read_only: config.read_only,
             in_flight: InFlight::default(),
             names: RwLock::new(()),
+            writers: Writers::default(),
+            next_client: AtomicU32::new(1),
+            offered,
             device: FileId::of(&root)?.device,
             cache: config.cache,
             root,
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
+            interceptor,
+            client: ClientId(0),
+            handles: Handles::new(config.max_handles),
+            read_only: config.read_only,
         })
+    }
+
+    /// The same directory, for another client.
+    #[must_use]
+    pub fn another(&self) -> Self {
+        self.another_with(Arc::clone(&self.interceptor))
+    }
+
+    /// The same, whose mutations somebody else is asked about.
+    #[must_use]
+    pub fn another_with<J>(&self, interceptor: Arc<J>) -> InterceptedFs<J> {
+        InterceptedFs {
+            shared: Arc::clone(&self.shared),
+            interceptor,
+            client: ClientId(self.shared.next_client.fetch_add(1, Ordering::Relaxed)),
+            handles: Handles::new(self.handles.limit()),
+            read_only: self.read_only,
+        }
     }
 
     pub fn interceptor(&self) -> &Arc<I> {
@@ -153,12 +202,12 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     }
 
     pub fn root(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
+        self.shared.root.as_fd()
     }
 
     /// What clients may keep.
     pub fn cache(&self) -> Cache {
-        self.cache
+        self.shared.cache
     }
 
     /// The inodes of files that clients have open, mapped ones among them.
@@ -171,70 +220,101 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         self.handles.writable_files()
     }
 
+    /// Whether a mutation that comes now might have to wait for somebody's answer, or for an undo.
+    pub fn may_wait(&self) -> bool {
+        self.interceptor.may_wait()
+    }
+
+    /// Counts a mutation as on its way until its client has been told how it went, too.
+    pub fn until_told<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _on_its_way = self.shared.in_flight.enter();
+        work()
+    }
+
     /// Mutations that have begun and not ended.
     pub fn in_flight(&self) -> usize {
-        self.in_flight.count()
+        self.shared.in_flight.count()
     }
 
     /// Mutations that have begun since the start.
     pub fn begun(&self) -> u64 {
-        self.in_flight.begun()
+        self.shared.in_flight.begun()
     }
 
     /// Waits until no mutation is on its way; `false` if that took longer than `timeout`.
     pub fn wait_until_quiet(&self, timeout: Duration) -> bool {
-        self.in_flight.wait_until_quiet(timeout)
+        self.shared.in_flight.wait_until_quiet(timeout)
     }
 
     /// Calls `tell` whenever clients know so many nodes that descriptors may run out. It must
     /// return at once; [`InterceptedFs::surplus`] says what they should forget.
     pub fn when_crowded(&self, tell: impl Fn() + Send + Sync + 'static) {
         let limit = usize::try_from(client_descriptors()).unwrap_or(usize::MAX);
-        self.paths.when_crowded(limit, Box::new(tell));
+        self.shared.paths.when_crowded(self.client, limit, Box::new(tell));
     }
 
     /// Names of files that clients should forget, so that there is room again.
     pub fn surplus(&self) -> Vec<Name> {
-        self.paths.surplus()
+        self.shared.paths.surplus()
     }
 
     /// Lets clients forget something first, if there is hardly room for what they ask for.
     pub(crate) fn give_way(&self) {
-        if let Some(delay) = self.paths.delay() {
+        if let Some(delay) = self.shared.paths.delay() {
             std::thread::sleep(delay);
         }
     }
 
     /// Names that clients know and that stand for something else, or for nothing, on the host.
     pub fn outdated(&self) -> Vec<Name> {
-        let (ids, pid) = (rustix::process::geteuid().as_raw(), 0);
-        let ctx = Context { uid: ids.into(), gid: ids.into(), pid };
+        let ctx = nobody();
         let is_outdated = |(name, node): &(Name, u64)| {
             let Ok(c_name) = CString::new(name.name.clone()) else { return false };
-            match self.fs.lookup(ctx, name.parent, &c_name) {
+            match self.shared.fs.lookup(ctx, name.parent, &c_name) {
                 Ok(entry) => {
-                    self.fs.forget(ctx, entry.inode, 1);
+                    self.shared.fs.forget(ctx, entry.inode, 1);
                     entry.inode != *node
                 }
                 Err(_) => true,
             }
         };
-        self.paths.names().into_iter().filter(is_outdated).map(|(name, _)| name).collect()
+        self.shared.paths.names().into_iter().filter(is_outdated).map(|(name, _)| name).collect()
     }
 
     /// Every node that clients know, and whether it is a directory.
     pub fn nodes(&self) -> Vec<(u64, bool)> {
-        self.paths.nodes()
+        self.shared.paths.nodes()
+    }
+
+    /// A file was opened for writing, while no rename could touch its name.
+    pub(crate) fn remember(&self, handle: u64, open: Writable) {
+        self.shared.writers.add(open.inode);
+        self.handles.remember(handle, open);
+    }
+
+    pub(crate) fn closed(&self, handle: u64) {
+        if let Some(open) = self.handles.forget(handle) {
+            self.shared.writers.remove(open.inode);
+        }
+        self.handles.closed();
+    }
+
+    /// Gives back what the client has: it has gone, or begins anew.
+    pub(crate) fn leave(&self) {
+        give_back(&self.shared, self.client, &self.handles);
     }
 
     /// Every mutation begins here, after its names have been checked.
-    pub(crate) fn begin(&self) -> io::Result<Mutating<'_>> {
+    pub(crate) fn begin(&self) -> io::Result<(Mutating<'_>, Entered<'_>)> {
         if self.read_only {
             return Err(read_only());
         }
         thread::prepare()?;
         self.give_way();
-        Ok(self.in_flight.enter())
+        let mutating = self.shared.in_flight.enter();
+        let entered = self.interceptor.enter();
+        let refused = |error: UndoError| io::Error::from_raw_os_error(error.errno());
+        Ok((mutating, entered.map_err(refused)?))
     }
 
     /// As many names as clients can find: not those that the interceptor has of removed files.
@@ -242,10 +322,10 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         if attr.mode & libc::S_IFMT != libc::S_IFREG {
             return;
         }
-        let probably = FileId { device: self.device, inode: attr.ino };
+        let probably = FileId { device: self.shared.device, inode: attr.ino };
         let kept = self.interceptor.kept_names(probably);
         if kept > 0
-            && let Ok(Some(file)) = host_file::behind_inode(&self.fs, ctx, inode)
+            && let Ok(Some(file)) = host_file::behind_inode(&self.shared.fs, ctx, inode)
             && FileId::of(&file).is_ok_and(|id| id == probably)
         {
             attr.nlink = attr.nlink.saturating_sub(kept);
@@ -257,6 +337,34 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             .before(mutation)
             .map_err(|error| io::Error::from_raw_os_error(error.errno()))
     }
+}
+
+impl<I> Drop for InterceptedFs<I> {
+    fn drop(&mut self) {
+        give_back(&self.shared, self.client, &self.handles);
+    }
+}
+
+fn give_back(shared: &Shared, client: ClientId, handles: &Handles) {
+    let ctx = nobody();
+    let (open, writable) = handles.take();
+    for open in writable {
+        shared.writers.remove(open.inode);
+    }
+    for (handle, open) in open {
+        // Closed meanwhile, at the worst.
+        let _ = match open.is_dir {
+            true => shared.fs.releasedir(ctx, open.inode, 0, handle),
+            false => shared.fs.release(ctx, open.inode, 0, handle, false, false, None),
+        };
+    }
+    shared.fs.batch_forget(ctx, shared.paths.leave(client));
+}
+
+/// Where no client asks.
+fn nobody() -> Context {
+    let user = rustix::process::geteuid().as_raw();
+    Context { uid: user.into(), gid: user.into(), pid: 0 }
 }
 
 pub(crate) fn has(flags: u32, flag: i32) -> bool {
@@ -289,7 +397,7 @@ impl<I> fmt::Debug for InterceptedFs<I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InterceptedFs")
             .field("read_only", &self.read_only)
-            .field("in_flight", &self.in_flight.count())
+            .field("in_flight", &self.shared.in_flight.count())
             .finish_non_exhaustive()
     }
 }

@@ -2,15 +2,34 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::time::{Duration, Instant};
 
-use codeagent_common::{EntryKind, RelPath};
+use codeagent_common::{EntryKind, RelPath, RelPathBuf};
 use codeagent_interceptor::{FileId, FileRef, Mutation, OpenFile, Permit, WriteInterceptor};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use virtiofsd::filesystem::{Context, Entry, Extensions, FileSystem, OpenOptions, SetattrValid};
 use virtiofsd::fuse::SetattrIn;
 
+use crate::handles::Writable;
 use crate::host_file::{self, Opened};
 use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
 use crate::names::check_name;
+
+/// How long a file that was closed may still seem open.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// What a rename is about; others stay as they are while this lives.
+pub(crate) struct Renamed<'a> {
+    pub(crate) from: RelPathBuf,
+    pub(crate) to: RelPathBuf,
+    _held: Held<'a>,
+}
+
+#[expect(dead_code, reason = "they are only held")]
+enum Held<'a> {
+    Owned(RwLockWriteGuard<'a, ()>),
+    Shared(RwLockReadGuard<'a, ()>),
+}
 
 impl<I: WriteInterceptor> InterceptedFs<I> {
     pub(crate) fn make_entry(
@@ -22,8 +41,8 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     ) -> io::Result<Entry> {
         check_name(name)?;
         let _mutating = self.begin()?;
-        let _names = self.names.read();
-        let path = self.paths.child(parent, name.to_bytes())?;
+        let _names = self.shared.names.read();
+        let path = self.shared.paths.child(parent, name.to_bytes())?;
         let permit = self.ask(&mutation(path.as_path()))?;
         self.made(ctx, (parent, name), permit, host())
     }
@@ -36,12 +55,12 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     ) -> io::Result<()> {
         check_name(name)?;
         let _mutating = self.begin()?;
-        let _names = self.names.read();
-        let path = self.paths.child(parent, name.to_bytes())?;
+        let _names = self.shared.names.read();
+        let path = self.shared.paths.child(parent, name.to_bytes())?;
         let permit = self.ask(&mutation(path.as_path()))?;
         let outcome = if permit.performed() { Ok(()) } else { host() };
         if outcome.is_ok() {
-            self.paths.removed(parent, name.to_bytes());
+            self.shared.paths.removed(parent, name.to_bytes());
         }
         finish(permit, outcome)
     }
@@ -60,25 +79,77 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         extensions: Extensions,
     ) -> io::Result<(Entry, Option<u64>, OpenOptions)> {
         let _mutating = self.begin()?;
-        let _names = self.names.read();
-        let path = self.paths.child(parent, name.to_bytes())?;
+        let _names = self.shared.names.read();
+        let path = self.shared.paths.child(parent, name.to_bytes())?;
         let permit = self.ask(&Mutation::Create { path: path.as_path(), kind: EntryKind::File })?;
         // Exclusive whatever the client wants: an existing file is not the interceptor's creation.
         let exclusive = flags | libc::O_EXCL as u32;
-        let create =
-            || self.fs.create(ctx, parent, name, mode, kill_priv, exclusive, umask, extensions);
+        let create = || {
+            self.shared.fs.create(ctx, parent, name, mode, kill_priv, exclusive, umask, extensions)
+        };
         let (entry, handle, options) = match self.handles.admit(create) {
             Ok(created) => created,
             Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
         };
-        self.paths.made(parent, name.to_bytes(), entry.inode, false)?;
+        self.shared.paths.made(self.client, (parent, name.to_bytes()), (entry.inode, false))?;
         if let Some(handle) = handle {
             self.handles.opened(handle, entry.inode);
-            let file = host_file::id_behind_handle(&self.fs, ctx, entry.inode, handle)?;
-            self.handles.remember(handle, entry.inode, file);
+            let file = host_file::id_behind_handle(&self.shared.fs, ctx, entry.inode, handle)?;
+            let inspected = self.interceptor.inspects(path.as_path());
+            self.remember(handle, Writable { inode: entry.inode, file, inspected });
             permit.created(file);
         }
         Ok((entry, handle, options))
+    }
+
+    /// The names of a rename, as they stay until it is done. Content that takes a name where it is
+    /// inspected is not open for writing then, nor is anything in a directory that comes there: what
+    /// is written through an open file afterwards, nobody would look at.
+    pub(crate) fn hold_names(
+        &self,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        exchange: bool,
+    ) -> io::Result<Renamed<'_>> {
+        let paths = &self.shared.paths;
+        let mut exclusive =
+            paths.may_be_dir(from.0, from.1) || (exchange && paths.may_be_dir(to.0, to.1));
+        let deadline = Instant::now() + CLOSING;
+        loop {
+            let held = match exclusive {
+                true => Held::Owned(self.shared.names.write()),
+                false => Held::Shared(self.shared.names.read()),
+            };
+            let (old, new) = (paths.child(from.0, from.1)?, paths.child(to.0, to.1)?);
+            let inspects = |path: &RelPathBuf| self.interceptor.inspects(path.as_path());
+            if !exclusive && (inspects(&new) || (exchange && inspects(&old))) {
+                exclusive = true;
+                continue;
+            }
+            let is_clear = !exclusive
+                || !(self.carries_writers(&old, &new)
+                    || (exchange && self.carries_writers(&new, &old)));
+            if is_clear {
+                return Ok(Renamed { from: old, to: new, _held: held });
+            }
+            if Instant::now() >= deadline {
+                return Err(io::Error::from_raw_os_error(libc::EPERM));
+            }
+            // The kernel tells of a close a moment after it.
+            drop(held);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether a file that is open for writing gets a name where content is inspected.
+    fn carries_writers(&self, from: &RelPathBuf, to: &RelPathBuf) -> bool {
+        self.shared.writers.any(|inode| {
+            let path = self.shared.paths.path(inode).unwrap_or_default();
+            let below = path.as_path().strip(from.as_path());
+            below.is_some_and(|below| {
+                self.interceptor.inspects(to.as_path().concat(below).as_path())
+            })
+        })
     }
 
     pub(crate) fn write_permit(
@@ -88,8 +159,8 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         file: FileId,
         mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
     ) -> io::Result<Permit<'_>> {
-        let _names = self.names.read();
-        let file = Opened::new(&self.fs, ctx, (inode, handle), file);
+        let _names = self.shared.names.read();
+        let file = Opened::new(&self.shared.fs, ctx, (inode, handle), file);
         self.ask_about(inode, Some(&file), mutation)
     }
 
@@ -105,7 +176,8 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             Ok(entry) => entry,
             Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
         };
-        self.paths.made(parent, name.to_bytes(), entry.inode, is_dir(&entry))?;
+        let what = (entry.inode, is_dir(&entry));
+        self.shared.paths.made(self.client, (parent, name.to_bytes()), what)?;
         permit.done();
         Ok(entry)
     }
@@ -119,9 +191,9 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         permit: Permit<'_>,
         error: io::Error,
     ) -> io::Error {
-        match self.fs.lookup(ctx, parent, name) {
+        match self.shared.fs.lookup(ctx, parent, name) {
             Ok(entry) => {
-                self.fs.forget(ctx, entry.inode, 1);
+                self.shared.fs.forget(ctx, entry.inode, 1);
                 drop(permit);
             }
             Err(_) => permit.failed(),
@@ -137,10 +209,10 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
         host: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
-        let _names = self.names.read();
+        let _names = self.shared.names.read();
         let file = match handle {
-            Some(handle) => Some(host_file::behind_handle(&self.fs, ctx, inode, handle)?),
-            None => host_file::behind_inode(&self.fs, ctx, inode)?,
+            Some(handle) => Some(host_file::behind_handle(&self.shared.fs, ctx, inode, handle)?),
+            None => host_file::behind_inode(&self.shared.fs, ctx, inode)?,
         };
         let open = file.as_ref().map(|file| file as &dyn OpenFile);
         let permit = self.ask_about(inode, open, mutation)?;
@@ -153,7 +225,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         open: Option<&dyn OpenFile>,
         mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
     ) -> io::Result<Permit<'_>> {
-        let path = self.paths.path(inode)?;
+        let path = self.shared.paths.path(inode)?;
         self.ask(&mutation(FileRef { path: path.as_path(), open }))
     }
 
@@ -170,30 +242,39 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         if self.read_only && (writable || truncate) {
             return Err(read_only());
         }
-        let (handle, options) =
-            self.handles.admit(|| self.fs.open(ctx, inode, kill_priv, only_opening(flags)))?;
-        let Some(handle) = handle else { return Ok((None, options)) };
-        let ready = || {
-            if truncate {
-                self.truncate_opened(ctx, inode, handle, writable, kill_priv)?;
+        let (handle, options) = {
+            // What is opened for writing is known before a rename looks for it.
+            let _names = writable.then(|| self.shared.names.read());
+            let open = || self.shared.fs.open(ctx, inode, kill_priv, only_opening(flags));
+            let (handle, options) = self.handles.admit(open)?;
+            let Some(handle) = handle else { return Ok((None, options)) };
+            self.handles.opened(handle, inode);
+            if writable && let Err(error) = self.opened_for_writing(ctx, inode, handle) {
+                self.close_again(ctx, inode, handle);
+                return Err(error);
             }
-            if writable {
-                let file = host_file::id_behind_handle(&self.fs, ctx, inode, handle)?;
-                self.handles.remember(handle, inode, file);
-            }
-            Ok(())
+            (handle, options)
         };
-        match ready() {
-            Ok(()) => {
-                self.handles.opened(handle, inode);
-                Ok((Some(handle), options))
-            }
-            Err(error) => {
-                let _ = self.fs.release(ctx, inode, 0, handle, false, false, None);
-                self.handles.closed();
-                Err(error)
-            }
+        if truncate
+            && let Err(error) = self.truncate_opened(ctx, inode, handle, writable, kill_priv)
+        {
+            self.close_again(ctx, inode, handle);
+            return Err(error);
         }
+        Ok((Some(handle), options))
+    }
+
+    fn opened_for_writing(&self, ctx: Context, inode: u64, handle: u64) -> io::Result<()> {
+        let file = host_file::id_behind_handle(&self.shared.fs, ctx, inode, handle)?;
+        let inspected = self.interceptor.inspects(self.shared.paths.path(inode)?.as_path());
+        self.remember(handle, Writable { inode, file, inspected });
+        Ok(())
+    }
+
+    /// No client has heard of the handle.
+    fn close_again(&self, ctx: Context, inode: u64, handle: u64) {
+        let _ = self.shared.fs.release(ctx, inode, 0, handle, false, false, None);
+        self.closed(handle);
     }
 
     fn truncate_opened(
@@ -209,7 +290,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let through = writable.then_some(handle);
         let mut valid = SetattrValid::SIZE;
         valid.set(SetattrValid::KILL_SUIDGID, kill_priv);
-        let host = || self.fs.setattr(ctx, inode, attr, through, valid);
+        let host = || self.shared.fs.setattr(ctx, inode, attr, through, valid);
         let place = (inode, Some(handle));
         self.change(ctx, place, |file| Mutation::Truncate { file, length: 0 }, host).map(|_| ())
     }

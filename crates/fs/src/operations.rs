@@ -13,6 +13,7 @@ use virtiofsd::filesystem::{
 use virtiofsd::fuse;
 use virtiofsd::passthrough::PassthroughFs;
 
+use crate::handles::Writable;
 use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
 use crate::names::{check_attribute_name, check_name, invalid, is_acl};
 use crate::privileges::Ordinary;
@@ -40,7 +41,7 @@ const MAX_LISTING: u32 = 1 << 20;
 macro_rules! pass_on {
     ($(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)*) => {
         $(fn $name(&self $(, $arg: $type)*) -> $result {
-            self.fs.$name($($arg),*)
+            self.shared.fs.$name($($arg),*)
         })*
     };
 }
@@ -62,32 +63,29 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     }
 
     fn init(&self, capable: FsOptions) -> io::Result<FsOptions> {
-        self.paths.clear();
-        self.handles.clear();
-        self.fs.init(capable)
+        self.leave();
+        Ok(self.shared.offered & capable)
     }
 
     fn destroy(&self) {
-        self.fs.destroy();
-        self.paths.clear();
-        self.handles.clear();
+        self.leave();
     }
 
     fn lookup(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<Entry> {
         check_name(name)?;
         self.give_way();
         loop {
-            let since = self.paths.since();
-            let mut entry = self.fs.lookup(ctx, parent, name)?;
+            let since = self.shared.paths.since();
+            let mut entry = self.shared.fs.lookup(ctx, parent, name)?;
             if entry.attr.nlink > 1 {
                 self.count_names(ctx, entry.inode, &mut entry.attr);
             }
             let what = (entry.inode, is_dir(&entry));
-            match self.paths.found(since, (parent, name.to_bytes()), what) {
+            match self.shared.paths.found(self.client, since, (parent, name.to_bytes()), what) {
                 Ok(true) => return Ok(entry),
-                Ok(false) => self.fs.forget(ctx, entry.inode, 1),
+                Ok(false) => self.shared.fs.forget(ctx, entry.inode, 1),
                 Err(error) => {
-                    self.fs.forget(ctx, entry.inode, 1);
+                    self.shared.fs.forget(ctx, entry.inode, 1);
                     return Err(error);
                 }
             }
@@ -95,15 +93,16 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     }
 
     fn forget(&self, ctx: Context, inode: u64, count: u64) {
-        self.paths.forget(inode, count);
-        self.fs.forget(ctx, inode, count);
+        match self.shared.paths.forget(self.client, inode, count) {
+            0 => {} // the root, which all have, or forged
+            known => self.shared.fs.forget(ctx, inode, known),
+        }
     }
 
     fn batch_forget(&self, ctx: Context, requests: Vec<(u64, u64)>) {
-        for &(inode, count) in &requests {
-            self.paths.forget(inode, count);
+        for (inode, count) in requests {
+            self.forget(ctx, inode, count);
         }
-        self.fs.batch_forget(ctx, requests);
     }
 
     fn getattr(
@@ -112,7 +111,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         inode: u64,
         handle: Option<u64>,
     ) -> io::Result<(fuse::Attr, Duration)> {
-        let (mut attr, timeout) = self.fs.getattr(ctx, inode, handle)?;
+        let (mut attr, timeout) = self.shared.fs.getattr(ctx, inode, handle)?;
         self.count_names(ctx, inode, &mut attr);
         Ok((attr, timeout))
     }
@@ -121,7 +120,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         if self.read_only && has(mask, libc::W_OK) {
             return Err(read_only());
         }
-        self.fs.access(ctx, inode, mask)
+        self.shared.fs.access(ctx, inode, mask)
     }
 
     fn read<W: ZeroCopyWriter>(
@@ -135,7 +134,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         lock_owner: Option<u64>,
         flags: u32,
     ) -> io::Result<usize> {
-        self.fs.read(ctx, inode, handle, w, size.min(MAX_READ), offset, lock_owner, flags)
+        self.shared.fs.read(ctx, inode, handle, w, size.min(MAX_READ), offset, lock_owner, flags)
     }
 
     fn readdir(
@@ -146,7 +145,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         size: u32,
         offset: u64,
     ) -> io::Result<Self::DirIter> {
-        self.fs.readdir(ctx, inode, handle, size.min(MAX_LISTING), offset)
+        self.shared.fs.readdir(ctx, inode, handle, size.min(MAX_LISTING), offset)
     }
 
     fn getxattr(
@@ -158,7 +157,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     ) -> io::Result<GetxattrReply> {
         check_attribute_name(name)?;
         thread::prepare()?;
-        self.fs.getxattr(ctx, inode, name, size.min(MAX_ATTRIBUTE)).map_err(|error| {
+        self.shared.fs.getxattr(ctx, inode, name, size.min(MAX_ATTRIBUTE)).map_err(|error| {
             // Clients look for an ACL before each access, and take any other error for a refusal.
             if is_acl(name) && error.raw_os_error() == Some(libc::EOPNOTSUPP) {
                 return io::Error::from_raw_os_error(libc::ENODATA);
@@ -169,7 +168,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
 
     fn listxattr(&self, ctx: Context, inode: u64, size: u32) -> io::Result<ListxattrReply> {
         thread::prepare()?;
-        self.fs.listxattr(ctx, inode, size.min(MAX_ATTRIBUTE))
+        self.shared.fs.listxattr(ctx, inode, size.min(MAX_ATTRIBUTE))
     }
 
     fn opendir(
@@ -178,12 +177,17 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         inode: u64,
         _flags: u32,
     ) -> io::Result<(Option<u64>, OpenOptions)> {
-        self.handles.admit(|| self.fs.opendir(ctx, inode, libc::O_RDONLY as u32))
+        let open = || self.shared.fs.opendir(ctx, inode, libc::O_RDONLY as u32);
+        let (handle, options) = self.handles.admit(open)?;
+        if let Some(handle) = handle {
+            self.handles.opened_dir(handle, inode);
+        }
+        Ok((handle, options))
     }
 
     fn releasedir(&self, ctx: Context, inode: u64, flags: u32, handle: u64) -> io::Result<()> {
-        self.fs.releasedir(ctx, inode, flags, handle)?;
-        self.handles.closed();
+        self.shared.fs.releasedir(ctx, inode, flags, handle)?;
+        self.closed(handle);
         Ok(())
     }
 
@@ -207,9 +211,8 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         flock_release: bool,
         lock_owner: Option<u64>,
     ) -> io::Result<()> {
-        self.fs.release(ctx, inode, flags, handle, flush, flock_release, lock_owner)?;
-        self.handles.forget(handle);
-        self.handles.closed();
+        self.shared.fs.release(ctx, inode, flags, handle, flush, flock_release, lock_owner)?;
+        self.closed(handle);
         Ok(())
     }
 
@@ -255,7 +258,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         umask: u32,
         extensions: Extensions,
     ) -> io::Result<Entry> {
-        let host = || self.fs.mkdir(ctx, parent, name, mode, umask, extensions);
+        let host = || self.shared.fs.mkdir(ctx, parent, name, mode, umask, extensions);
         self.make_entry(ctx, (parent, name), |path| Mutation::Mkdir { path }, host)
     }
 
@@ -276,7 +279,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             libc::S_IFCHR | libc::S_IFBLK => EntryKind::Device,
             _ => return Err(invalid()),
         };
-        let host = || self.fs.mknod(ctx, parent, name, mode, rdev, umask, extensions);
+        let host = || self.shared.fs.mknod(ctx, parent, name, mode, rdev, umask, extensions);
         self.make_entry(ctx, (parent, name), |path| Mutation::Create { path, kind }, host)
     }
 
@@ -289,28 +292,28 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         extensions: Extensions,
     ) -> io::Result<Entry> {
         let kind = EntryKind::Symlink;
-        let host = || self.fs.symlink(ctx, target, parent, name, extensions);
+        let host = || self.shared.fs.symlink(ctx, target, parent, name, extensions);
         self.make_entry(ctx, (parent, name), |path| Mutation::Create { path, kind }, host)
     }
 
     fn link(&self, ctx: Context, inode: u64, parent: u64, name: &CStr) -> io::Result<Entry> {
         check_name(name)?;
         let _mutating = self.begin()?;
-        let _names = self.names.read();
-        let existing = self.paths.path(inode)?;
-        let path = self.paths.child(parent, name.to_bytes())?;
+        let _names = self.shared.names.read();
+        let existing = self.shared.paths.path(inode)?;
+        let path = self.shared.paths.child(parent, name.to_bytes())?;
         let (existing, path) = (Some(existing.as_path()), path.as_path());
         let permit = self.ask(&Mutation::Link { existing, path })?;
-        self.made(ctx, (parent, name), permit, self.fs.link(ctx, inode, parent, name))
+        self.made(ctx, (parent, name), permit, self.shared.fs.link(ctx, inode, parent, name))
     }
 
     fn unlink(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<()> {
-        let host = || self.fs.unlink(ctx, parent, name);
+        let host = || self.shared.fs.unlink(ctx, parent, name);
         self.remove((parent, name), |path| Mutation::Unlink { path }, host)
     }
 
     fn rmdir(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<()> {
-        let host = || self.fs.rmdir(ctx, parent, name);
+        let host = || self.shared.fs.rmdir(ctx, parent, name);
         self.remove((parent, name), |path| Mutation::Rmdir { path }, host)
     }
 
@@ -334,19 +337,11 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         let _mutating = self.begin()?;
         let (from, to) = ((from_parent, from_name.to_bytes()), (to_parent, to_name.to_bytes()));
         let exchange = mode == RenameMode::Exchange;
-        let moves_dir = self.paths.may_be_dir(from.0, from.1)
-            || (exchange && self.paths.may_be_dir(to.0, to.1));
-        let (_owned, _shared) = if moves_dir {
-            (Some(self.names.write()), None)
-        } else {
-            (None, Some(self.names.read()))
-        };
-        let from_path = self.paths.child(from.0, from.1)?;
-        let to_path = self.paths.child(to.0, to.1)?;
-        let (old, new) = (from_path.as_path(), to_path.as_path());
+        let names = self.hold_names(from, to, exchange)?;
+        let (old, new) = (names.from.as_path(), names.to.as_path());
         let permit = self.ask(&Mutation::Rename { from: old, to: new, mode })?;
-        let renaming = self.paths.renaming();
-        let outcome = self.fs.rename(ctx, from_parent, from_name, to_parent, to_name, flags);
+        let renaming = self.shared.paths.renaming();
+        let outcome = self.shared.fs.rename(ctx, from_parent, from_name, to_parent, to_name, flags);
         if outcome.is_ok() {
             renaming.done(from, to, exchange);
         }
@@ -367,12 +362,16 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         flags: u32,
     ) -> io::Result<usize> {
         let _mutating = self.begin()?;
-        let file = self.handles.file(inode, handle)?;
+        let Writable { file, inspected, .. } = self.handles.writable(inode, handle)?;
         let append = has(flags, libc::O_APPEND) && !delayed_write;
         let length = u64::from(size);
         // Bytes behind the end, wherever that is, are what an append adds.
         let (start, added) = if append { (u64::MAX, 0) } else { (offset, length) };
-        let permit = match self.interceptor.repeat_write(file, start, added) {
+        let short_way = match inspected {
+            true => None,
+            false => self.interceptor.repeat_write(file, start, added),
+        };
+        let permit = match short_way {
             Some(permit) => permit,
             None => self.write_permit(ctx, (inode, handle), file, |file| {
                 if append {
@@ -382,7 +381,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
                 }
             })?,
         };
-        let outcome = self.fs.write(
+        let outcome = self.shared.fs.write(
             ctx,
             inode,
             handle,
@@ -410,11 +409,11 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         flags: u64,
     ) -> io::Result<usize> {
         let _mutating = self.begin()?;
-        let file = self.handles.file(inode_out, handle_out)?;
+        let file = self.handles.writable(inode_out, handle_out)?.file;
         let permit = self.write_permit(ctx, (inode_out, handle_out), file, |file| {
             Mutation::Write { file, offset: offset_out, length }
         })?;
-        let outcome = self.fs.copyfilerange(
+        let outcome = self.shared.fs.copyfilerange(
             ctx, inode_in, handle_in, offset_in, inode_out, handle_out, offset_out, length, flags,
         );
         finish(permit, outcome)
@@ -431,15 +430,16 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     ) -> io::Result<()> {
         let how = allocation(mode)?;
         let _mutating = self.begin()?;
-        let file = self.handles.file(inode, handle)?;
+        let file = self.handles.writable(inode, handle)?.file;
         let permit = self.write_permit(ctx, (inode, handle), file, |file| Mutation::Allocate {
             file,
             how,
             offset,
             length,
         })?;
-        let outcome = Ordinary::for_request(&ctx)
-            .and_then(|_ordinary| self.fs.fallocate(ctx, inode, handle, mode, offset, length));
+        let outcome = Ordinary::for_request(&ctx).and_then(|_ordinary| {
+            self.shared.fs.fallocate(ctx, inode, handle, mode, offset, length)
+        });
         finish(permit, outcome)
     }
 
@@ -452,10 +452,10 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         valid: SetattrValid,
     ) -> io::Result<(fuse::Attr, Duration)> {
         if !valid.intersects(CHANGEABLE) {
-            return self.fs.getattr(ctx, inode, handle);
+            return self.shared.fs.getattr(ctx, inode, handle);
         }
         let _mutating = self.begin()?;
-        let host = || self.fs.setattr(ctx, inode, attr, handle, valid);
+        let host = || self.shared.fs.setattr(ctx, inode, attr, handle, valid);
         if valid.contains(SetattrValid::SIZE) {
             // The preimage of content has the attributes with it.
             let length = attr.size;
@@ -480,7 +480,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             ctx,
             (inode, None),
             |file| Mutation::SetAttributes { file },
-            || self.fs.setxattr(ctx, inode, name, value, flags, extra_flags),
+            || self.shared.fs.setxattr(ctx, inode, name, value, flags, extra_flags),
         )
     }
 
@@ -491,7 +491,7 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             ctx,
             (inode, None),
             |file| Mutation::SetAttributes { file },
-            || self.fs.removexattr(ctx, inode, name),
+            || self.shared.fs.removexattr(ctx, inode, name),
         )
     }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use codeagent_common::RelPathBuf;
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 
 use crate::names::bad_descriptor;
 
@@ -33,6 +34,13 @@ pub struct Name {
     pub name: Vec<u8>,
 }
 
+/// One of those who are told of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClientId(pub(crate) u32);
+
+/// Called when there are many nodes.
+type Crowded = Box<dyn Fn() + Send + Sync>;
+
 pub(crate) struct PathMap {
     tables: RwLock<Tables>,
     /// Renames that have happened, or may have, on the host and not here. Changes with the tables.
@@ -44,9 +52,8 @@ pub(crate) struct PathMap {
     count: AtomicUsize,
     /// There cannot be more.
     limit: AtomicUsize,
-    /// What happens when there are many nodes. Of the client there is now: another may come when
-    /// it has gone.
-    crowded: RwLock<Option<Box<dyn Fn() + Send + Sync>>>,
+    /// What clients can do about it.
+    crowded: RwLock<Vec<(ClientId, Crowded)>>,
 }
 
 #[derive(Debug)]
@@ -57,8 +64,8 @@ struct Tables {
 #[derive(Debug, Default)]
 struct Node {
     is_dir: bool,
-    /// How often clients were told of it; they forget as often.
-    lookups: AtomicU64,
+    /// How often each client was told of it; it forgets as often. Most have one client.
+    lookups: SmallVec<[(ClientId, AtomicU64); 1]>,
     places: Vec<Place>,
     children: Map<Arc<[u8]>, u64>,
     /// Places of other nodes in this one, which need it for their paths.
@@ -81,20 +88,26 @@ pub(crate) struct Renaming<'a>(&'a PathMap);
 
 impl PathMap {
     pub(crate) fn new() -> Self {
-        let map = Self {
+        Self {
             tables: RwLock::new(Tables::new()),
             renaming: AtomicU32::new(0),
             renames: AtomicU64::new(0),
             count: AtomicUsize::new(1),
             limit: AtomicUsize::new(usize::MAX),
             crowded: RwLock::default(),
-        };
-        map.clear();
-        map
+        }
     }
 
-    pub(crate) fn clear(&self) {
-        *self.tables.write() = Tables::new();
+    /// A client has gone; what it had not forgotten, and how often it was told of it.
+    pub(crate) fn leave(&self, client: ClientId) -> Vec<(u64, u64)> {
+        self.crowded.write().retain(|(of, _)| *of != client);
+        let mut tables = self.tables.write();
+        let known = tables.known_to(client);
+        for (inode, _) in &known {
+            tables.forgotten(*inode, client);
+        }
+        self.count.store(tables.nodes.len(), Ordering::Relaxed);
+        known
     }
 
     pub(crate) fn path(&self, inode: u64) -> io::Result<RelPathBuf> {
@@ -126,6 +139,7 @@ impl PathMap {
     /// the host has to be asked again.
     pub(crate) fn found(
         &self,
+        client: ClientId,
         since: Since,
         (parent, name): (u64, &[u8]),
         (inode, is_dir): (u64, bool),
@@ -133,9 +147,9 @@ impl PathMap {
         {
             let tables = self.tables.read();
             if tables.child(parent, name) == Some(inode)
-                && let Some(node) = tables.nodes.get(&inode)
+                && let Some(lookups) = tables.nodes.get(&inode).and_then(|node| node.of(client))
             {
-                node.lookups.fetch_add(1, Ordering::Relaxed);
+                lookups.fetch_add(1, Ordering::Relaxed);
                 return Ok(true);
             }
         }
@@ -145,7 +159,7 @@ impl PathMap {
         {
             return Ok(false);
         }
-        tables.add(parent, name, inode, is_dir)?;
+        tables.add(client, (parent, name), (inode, is_dir))?;
         self.counted(&tables);
         Ok(true)
     }
@@ -153,29 +167,28 @@ impl PathMap {
     /// A client was told of a name that was just made, while no rename could touch it.
     pub(crate) fn made(
         &self,
-        parent: u64,
-        name: &[u8],
-        inode: u64,
-        is_dir: bool,
+        client: ClientId,
+        (parent, name): (u64, &[u8]),
+        (inode, is_dir): (u64, bool),
     ) -> io::Result<()> {
         let mut tables = self.tables.write();
-        tables.add(parent, name, inode, is_dir)?;
+        tables.add(client, (parent, name), (inode, is_dir))?;
         self.counted(&tables);
         Ok(())
     }
 
-    pub(crate) fn when_crowded(&self, limit: usize, tell: Box<dyn Fn() + Send + Sync>) {
-        *self.crowded.write() = Some(tell);
+    pub(crate) fn when_crowded(&self, client: ClientId, limit: usize, tell: Crowded) {
+        let mut crowded = self.crowded.write();
+        crowded.retain(|(of, _)| *of != client);
+        crowded.push((client, tell));
         self.limit.store(limit, Ordering::Relaxed);
     }
 
     fn counted(&self, tables: &Tables) {
         let count = tables.nodes.len();
         self.count.store(count, Ordering::Relaxed);
-        if count > self.limit.load(Ordering::Relaxed) / 4 * 3
-            && let Some(tell) = self.crowded.read().as_ref()
-        {
-            tell();
+        if count > self.limit.load(Ordering::Relaxed) / 4 * 3 {
+            self.crowded.read().iter().for_each(|(_, tell)| tell());
         }
     }
 
@@ -223,19 +236,31 @@ impl PathMap {
         Renaming(self)
     }
 
-    pub(crate) fn forget(&self, inode: u64, count: u64) {
-        let emptied = {
+    /// As often as the client was told of it: what others know is not its business. Says how often.
+    pub(crate) fn forget(&self, client: ClientId, inode: u64, count: u64) -> u64 {
+        let before = {
             let tables = self.tables.read();
-            let Some(node) = tables.nodes.get(&inode) else { return };
+            let lookups = tables.nodes.get(&inode).and_then(|node| node.of(client));
+            let Some(lookups) = lookups else { return 0 };
             let less = |lookups: u64| Some(lookups.saturating_sub(count));
-            let before = node.lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-            before.is_ok_and(|before| before <= count)
+            lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0)
         };
-        if emptied {
+        if before <= count {
             let mut tables = self.tables.write();
-            tables.collect(inode);
+            // Somebody may have been told again meanwhile.
+            let lookups = tables.nodes.get(&inode).and_then(|node| node.of(client));
+            if lookups.is_some_and(|lookups| lookups.load(Ordering::Relaxed) == 0) {
+                tables.forgotten(inode, client);
+            }
             self.count.store(tables.nodes.len(), Ordering::Relaxed);
         }
+        before.min(count)
+    }
+}
+
+impl Node {
+    fn of(&self, client: ClientId) -> Option<&AtomicU64> {
+        self.lookups.iter().find(|(of, _)| *of == client).map(|(_, lookups)| lookups)
     }
 }
 
@@ -273,7 +298,7 @@ impl Drop for Renaming<'_> {
 
 impl Tables {
     fn new() -> Self {
-        let root = Node { is_dir: true, lookups: AtomicU64::new(1), ..Node::default() };
+        let root = Node { is_dir: true, ..Node::default() };
         Self { nodes: Map::from_iter([(ROOT, root)]) }
     }
 
@@ -303,13 +328,23 @@ impl Tables {
         RelPathBuf::new(reversed).map_err(|_| crate::names::invalid())
     }
 
-    fn add(&mut self, parent: u64, name: &[u8], inode: u64, is_dir: bool) -> io::Result<()> {
+    fn add(
+        &mut self,
+        client: ClientId,
+        (parent, name): (u64, &[u8]),
+        (inode, is_dir): (u64, bool),
+    ) -> io::Result<()> {
         if !self.nodes.contains_key(&parent) || inode == ROOT {
             return Err(bad_descriptor());
         }
         let node = self.nodes.entry(inode).or_default();
         node.is_dir = is_dir;
-        *node.lookups.get_mut() += 1;
+        match node.of(client) {
+            Some(lookups) => {
+                lookups.fetch_add(1, Ordering::Relaxed);
+            }
+            None => node.lookups.push((client, AtomicU64::new(1))),
+        }
         self.attach(parent, name, inode);
         Ok(())
     }
@@ -406,13 +441,30 @@ impl Tables {
         }
     }
 
+    /// What this client was told of, and how often.
+    fn known_to(&self, client: ClientId) -> Vec<(u64, u64)> {
+        let lookups = |(&inode, node): (&u64, &Node)| {
+            node.of(client).map(|lookups| (inode, lookups.load(Ordering::Relaxed)))
+        };
+        self.nodes.iter().filter_map(lookups).collect()
+    }
+
+    /// By this client.
+    fn forgotten(&mut self, inode: u64, client: ClientId) {
+        if let Some(node) = self.nodes.get_mut(&inode) {
+            node.lookups.retain(|(of, _)| *of != client);
+            self.collect(inode);
+        }
+    }
+
     /// Drops a node that nobody knows and nobody needs, and then maybe its parents.
     fn collect(&mut self, inode: u64) {
         let mut unneeded = vec![inode];
         while let Some(inode) = unneeded.pop() {
-            let free = self.nodes.get_mut(&inode).is_some_and(|node| {
-                *node.lookups.get_mut() == 0 && node.pins == 0 && inode != ROOT
-            });
+            let free = self
+                .nodes
+                .get(&inode)
+                .is_some_and(|node| node.lookups.is_empty() && node.pins == 0 && inode != ROOT);
             let Some(node) = free.then(|| self.nodes.remove(&inode)).flatten() else { continue };
             for place in node.places {
                 self.unlink(&place, inode);

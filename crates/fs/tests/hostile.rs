@@ -99,6 +99,7 @@ fn write(world: &World, inode: u64, handle: u64, bytes: &'static [u8]) -> io::Re
     world.fs.write(ctx(), inode, handle, Bytes(bytes), size, 0, None, false, false, flags)
 }
 
+/// VF-03
 #[test]
 fn names_that_lead_outside_are_refused_by_every_operation() {
     let world = World::new(|_| {});

@@ -30,6 +30,11 @@ pub trait PathPolicy: Send + Sync {
         true
     }
 
+    /// Whether of a staged tree with something that is denied nothing is adopted, instead of the rest.
+    fn refuses_step(&self) -> bool {
+        false
+    }
+
     /// Whether a rule applies to names below this one, so that a symlink here would lead past it.
     fn leads_to_guarded(&self, _path: RelPath<'_>) -> bool {
         false

@@ -33,18 +33,22 @@ pub enum UndoError {
     Locked { pid: String },
     #[error("the undo log is damaged: {0}")]
     Corrupt(String),
-    #[error("undo would overwrite changes made outside the sandbox: {}", list(.0))]
+    #[error("changes made outside the sandbox would be overwritten: {}", list(.0))]
     RollbackBlocked(Vec<Conflict>),
     #[error("step {step} cannot be undone: {reason}")]
     StepUnprotected { step: StepId, reason: String },
     #[error("there is no step {0} in the history")]
     StepNotFound(StepId),
+    #[error("step {0} was undone, and is not in the history any more")]
+    StepUndone(StepId),
     #[error("{} to undo", available_steps(*available))]
     NothingToUndo { available: usize },
     #[error("{} to redo", available_steps(*available))]
     NothingToRedo { available: usize },
     #[error("step {0} is still open")]
     StepOpen(StepId),
+    #[error("step {0} is a transaction that is still open")]
+    TransactionOpen(StepId),
     #[error("no step is open")]
     NoStepOpen,
     #[error("step {step} was denied by safeguard {safeguard}: {asked}")]
@@ -115,9 +119,11 @@ impl UndoError {
             Self::RollbackBlocked(_) => ErrorCode::RollbackBlocked,
             Self::StepUnprotected { .. } | Self::NotKept { .. } => ErrorCode::StepUnprotected,
             Self::StepNotFound(_) => ErrorCode::StepNotFound,
+            Self::StepUndone(_) => ErrorCode::StepUndone,
             Self::NothingToUndo { .. } => ErrorCode::NothingToUndo,
             Self::NothingToRedo { .. } => ErrorCode::NothingToRedo,
             Self::StepOpen(_) => ErrorCode::StepOpen,
+            Self::TransactionOpen(_) => ErrorCode::TransactionOpen,
             Self::NoStepOpen => ErrorCode::NoStepOpen,
             Self::SafeguardDenied { .. } => ErrorCode::SafeguardDenied,
             Self::SafeguardUnknown(_) => ErrorCode::SafeguardUnknown,
@@ -191,7 +197,13 @@ impl UndoError {
                 "allow the path in the configuration if you mean it".into()
             }
             Self::StepNotFound(_) => "the history lists the steps there are".into(),
+            Self::StepUndone(_) => "redo brings it back".into(),
             Self::StepOpen(_) => "close or abort the step first".into(),
+            Self::TransactionOpen(_) => {
+                "whoever began it commits it or rolls it back; if that one is gone, it is rolled \
+                 back with the end of its session"
+                    .into()
+            }
             Self::NotKept { .. } => {
                 "files that the step itself removed or rewrote can still be restored, one by one"
                     .into()

@@ -106,6 +106,20 @@ pub(crate) struct NetChanges {
     pub(crate) relinked: Vec<u64>,
 }
 
+impl NetChanges {
+    /// Files that run with the rights of their owner or group, whoever starts them, and did not
+    /// before; as far as they were looked at.
+    pub(crate) fn privileged(&self) -> impl Iterator<Item = &RelPathBuf> {
+        let gained = |change: &&StoredChange| {
+            let has_been = change.before.as_ref().is_some_and(Stamp::is_privileged);
+            !has_been && change.after.as_ref().is_some_and(Stamp::is_privileged)
+        };
+        let changed = self.changes.iter().filter(gained).map(|change| &change.path);
+        let below = self.below.iter().filter(|(_, stamp)| stamp.is_privileged());
+        changed.chain(below.map(|(path, _)| path))
+    }
+}
+
 /// The net changes of a journal, stamped with what the tree holds now.
 pub(crate) fn net_changes(journal: &JournalReader, tree: &Tree) -> io::Result<NetChanges> {
     net_changes_of(std::slice::from_ref(journal), tree)

@@ -42,6 +42,25 @@ impl VerifyReport {
     }
 }
 
+/// Whether nothing in it can be undone or redone, nor was interrupted. What a log of another format
+/// holds nobody knows, so that one is not empty.
+pub fn is_empty(undo_dir: &Path) -> io::Result<bool> {
+    if !is_current_format(undo_dir)? {
+        return Ok(false);
+    }
+    for dir in ["steps", "redo", "wal"] {
+        let holds_something = match fs::read_dir(undo_dir.join(dir)) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(error),
+        };
+        if holds_something {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Reads every byte the engine would ever use, and says what is damaged. Changes nothing.
 pub fn verify(undo_dir: &Path) -> io::Result<VerifyReport> {
     let mut report = VerifyReport::default();

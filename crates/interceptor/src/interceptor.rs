@@ -134,8 +134,28 @@ pub enum Mutation<'a> {
     },
 }
 
+/// A mutation is on its way for as long as this lives.
+#[derive(Debug, Default)]
+#[must_use = "it is to be kept until the mutation is done"]
+pub struct Entered<'e> {
+    _others: Option<parking_lot::RwLockReadGuard<'e, ()>>,
+}
+
+impl<'e> Entered<'e> {
+    /// Keeps out whoever wants to own what was shared.
+    pub fn sharing(others: parking_lot::RwLockReadGuard<'e, ()>) -> Self {
+        Self { _others: Some(others) }
+    }
+}
+
 /// Called for every mutation, before it happens.
 pub trait WriteInterceptor: Send + Sync {
+    /// To be called before a mutation takes any lock of its front end, once, and kept until it is
+    /// done. Waits while a step is being made that takes nothing of this front end's clients.
+    fn enter(&self) -> Result<Entered<'_>> {
+        Ok(Entered::default())
+    }
+
     /// Records what is needed to undo `mutation`, or refuses it.
     ///
     /// On success the front end carries the mutation out (unless [`Permit::performed`] says that
@@ -150,6 +170,18 @@ pub trait WriteInterceptor: Send + Sync {
     /// How many of the names that the host counts for this file are none for clients, because only
     /// the interceptor has them. Asked for almost every file, and almost always none.
     fn kept_names(&self, file: FileId) -> u32;
+
+    /// Whether content is looked at before it takes this name. Nobody may have it open for writing
+    /// then, and every write to it is asked for with [`WriteInterceptor::before`].
+    fn inspects(&self, _path: RelPath<'_>) -> bool {
+        false
+    }
+
+    /// Whether a mutation that is asked for now might have to wait: for the answer to a question, or
+    /// for the end of an undo. Who serves others meanwhile has it done by another thread then.
+    fn may_wait(&self) -> bool {
+        false
+    }
 
     /// The step that mutations are attributed to now.
     fn current_step(&self) -> Option<StepId>;

@@ -19,7 +19,7 @@ pub use error::{Result, UndoError};
 pub use events::{EngineEvent, EventSink, IgnoreEvents};
 pub use file_id::FileId;
 pub use interceptor::{
-    Allocation, BorrowedFile, FileRef, Mutation, OpenFile, RenameMode, WriteInterceptor,
+    Allocation, BorrowedFile, Entered, FileRef, Mutation, OpenFile, RenameMode, WriteInterceptor,
 };
 pub use permit::Permit;
 
@@ -52,10 +52,10 @@ pub use {
     config::{AllowAll, EngineConfig, PathPolicy},
     engine::{
         AdoptReport, ClientCache, ClosedStep, EntryContent, HistoryEntry, OnConflict,
-        OverlayReport, Preview, RecoveryReport, RestoreReport, RollbackOptions, RollbackReport,
-        StagedChange, Staging, StepRequest, StoreStatus, UndoEngine,
+        OverlayReport, OwnChanges, Preview, RecoveryReport, RestoreReport, RollbackOptions,
+        RollbackReport, StagedChange, Staging, StepRequest, StoreStatus, UndoEngine,
     },
-    inspect::{Finding, VerifyReport, dump, verify},
+    inspect::{Finding, VerifyReport, dump, is_empty, verify},
     probe::{Fault, FaultInjector, Point},
-    store::{SOCKET, working_dir_of},
+    store::{Belonging, SOCKET, belonging, working_dir_of},
 };

@@ -104,6 +104,26 @@ fn our_own_writes_are_no_external_modifications() {
     assert_eq!(bench.events.all(), []);
 }
 
+/// The file itself is not touched by that.
+#[test]
+fn a_file_that_the_open_step_gave_another_name_is_no_external_modification() {
+    let bench = bench_with(ExternalModificationPolicy::Barrier);
+    bench.step(|fs| {
+        for name in ["new.txt", "linked.txt", "replaced.txt"] {
+            fs.create(name, b"agent").unwrap();
+        }
+    });
+    bench.engine.open_step(StepRequest::command("mv")).unwrap();
+    bench.applier().rename("new.txt", "replaced.txt").unwrap();
+    bench.applier().link("linked.txt", "link.txt").unwrap();
+    let ours = rel_bufs(&["new.txt", "replaced.txt", "linked.txt", "link.txt"]);
+    assert_eq!(bench.engine.external_modification(&ours).unwrap(), []);
+    write(&bench, "theirs.txt", b"theirs");
+    write(&bench, "replaced.txt", b"theirs, too");
+    let theirs = rel_bufs(&["replaced.txt", "theirs.txt"]);
+    assert_eq!(bench.engine.external_modification(&theirs).unwrap(), theirs);
+}
+
 /// EB-05: a watcher is late.
 #[test]
 fn what_was_taken_back_or_undone_for_good_is_no_external_modification() {

@@ -8,7 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use codeagent_common::ErrorCode;
-use codeagent_interceptor::{ConflictKind, RollbackOptions};
+use codeagent_interceptor::{ConflictKind, EngineEvent, RollbackOptions};
 use codeagent_test_support::{assert_tree_eq, assert_tree_eq_with, fixtures};
 use common::edits::{assert_blocked_by, blocked, force, read, skip, write};
 use common::{Bench, all_but, only, rel_bufs};
@@ -120,6 +120,47 @@ fn skipping_conflicts_undoes_the_rest_and_leaves_the_edited_file() {
     assert_tree_eq_with(&edited, &now, &only(&["small.txt"]));
     assert_eq!(report.conflicts.len(), 1);
     assert_eq!(bench.engine.steps(), []);
+}
+
+/// The step is gone from the history, and with it what it had kept.
+#[test]
+fn what_would_have_been_brought_back_in_place_of_an_edit_is_kept() {
+    let bench = Bench::new(fixtures::small_tree);
+    let former = read(&bench, "small.txt");
+    let whole = read(&bench, "src/main.rs");
+    bench.step(|fs| {
+        fs.append("small.txt", b"agent").unwrap();
+        fs.unlink("src/main.rs").unwrap();
+        fs.create("new.txt", b"agent").unwrap();
+    });
+    bench.step(|fs| fs.overwrite("small.txt", b"again").unwrap());
+    for name in ["small.txt", "src/main.rs", "new.txt"] {
+        write(&bench, name, b"the user's");
+    }
+    let report = skip(&bench, 2);
+    let kept = report.kept.expect("something is kept");
+    let kept = std::path::Path::new(std::str::from_utf8(kept.as_bytes()).unwrap());
+    assert!(kept.starts_with(bench.workspace.undo()), "{kept:?}");
+    assert_eq!(fs::read(kept.join("small.txt")).unwrap(), former);
+    assert_eq!(fs::read(kept.join("src/main.rs")).unwrap(), whole);
+    assert!(!kept.join("new.txt").exists());
+    assert_eq!(read(&bench, "small.txt"), b"the user's");
+}
+
+/// Of a large file only the changed part is kept, and the rest of it is not what it was.
+#[test]
+fn what_cannot_be_told_from_an_edit_any_more_is_kept_as_it_was_recorded() {
+    let bench = Bench::new(fixtures::small_tree);
+    bench.step(|fs| fs.write("large.bin", 8192, b"agent").unwrap());
+    write(&bench, "large.bin", b"the user's");
+    let report = skip(&bench, 1);
+    let told = |event: &EngineEvent| match event {
+        EngineEvent::Warning(message) => message.contains("is kept in"),
+        _ => false,
+    };
+    assert!(report.kept.is_some() || bench.events.all().iter().any(told), "{report:?}");
+    let quarantine = bench.workspace.undo().join("quarantine");
+    assert_eq!(quarantine.read_dir().unwrap().count(), 1);
 }
 
 #[test]

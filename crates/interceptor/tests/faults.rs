@@ -132,8 +132,9 @@ impl<'s> Trial<'s> {
         if let Err(error) = outcome {
             assert_eq!(error.errno(), errno(self.injector.fault), "{}: {error}", self.context);
         }
-        // A step that could not be closed is still there to be aborted.
-        match self.engine.abort_step() {
+        // A step that could not be closed is still there to be aborted, and so is a transaction.
+        let aborted = self.engine.rollback_transaction().or_else(|_| self.engine.abort_step());
+        match aborted {
             Ok(_) | Err(UndoError::NoStepOpen) => {}
             Err(error) => panic!("{}: {error}", self.context),
         }

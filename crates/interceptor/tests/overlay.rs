@@ -190,6 +190,19 @@ fn what_somebody_changed_meanwhile_is_told_and_comes_back_with_undo() {
     assert_tree_eq(&edited, &bench.snapshot());
 }
 
+/// The clock of a filesystem may tick more slowly than commands follow each other.
+#[test]
+fn what_was_done_just_before_a_command_is_not_told_as_done_meanwhile() {
+    let bench = Bench::new(|dir| sh(FIXTURE, dir));
+    for nth in 0..20 {
+        std::fs::write(bench.workspace.path("src/two"), nth.to_string()).unwrap();
+        let (number, output) = run(&bench, "echo more >> src/two; rm -rf made; mkdir made");
+        assert!(output.status.success(), "{output:?}");
+        let (report, _) = adopt(&bench, number);
+        assert_eq!(report.changed_meanwhile, [], "round {nth}");
+    }
+}
+
 #[test]
 fn a_directory_keeps_its_time_when_a_file_in_it_is_changed_in_place() {
     let bench = Bench::new(|dir| sh(FIXTURE, dir));

@@ -4,11 +4,11 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use codeagent_common::{Change, ChangeKind, EntryKind, StepId, StepInfo, StepKind};
 use codeagent_interceptor::{
-    ClosedStep, RollbackOptions, StepRequest, UndoError, WriteInterceptor,
+    ClosedStep, RollbackOptions, StagedChange, StepRequest, UndoError, WriteInterceptor,
 };
 use codeagent_test_support::{TempWorkspace, assert_tree_eq, fixtures};
 use common::{Bench, ManualClock, assert_errno, rel_buf};
@@ -255,6 +255,124 @@ fn a_rolled_back_transaction_never_was() {
 }
 
 #[test]
+fn a_command_aborted_in_a_transaction_leaves_the_rest_of_it() {
+    let bench = Bench::new(fixtures::small_tree);
+    let before = bench.snapshot();
+    let id = bench.engine.begin_transaction("an attempt").unwrap();
+    for (name, aborted) in [("one.txt", false), ("two.txt", true)] {
+        bench.engine.open_step(StepRequest::command(name)).unwrap();
+        bench.applier().create(name, b"").unwrap();
+        if aborted {
+            assert_eq!(bench.engine.abort_step().unwrap(), id);
+        } else {
+            bench.engine.close_step(Some(0)).unwrap();
+        }
+    }
+    assert!(bench.path("one.txt").exists());
+    assert_eq!(bench.engine.current_step(), Some(id));
+    assert_eq!(bench.engine.rollback_transaction().unwrap(), id);
+    assert_tree_eq(&before, &bench.snapshot());
+}
+
+#[test]
+fn what_nobody_heard_of_is_told_at_the_next_start_once() {
+    let bench = Bench::new(fixtures::small_tree);
+    let before = bench.snapshot();
+    let id = bench.engine.open_step(StepRequest::command("never ends")).unwrap();
+    bench.applier().remove_all("src").unwrap();
+    assert!(!bench.engine.take_back_unfinished(StepId(id.0 + 1)).unwrap());
+    assert!(bench.engine.take_back_unfinished(id).unwrap());
+    assert_tree_eq(&before, &bench.snapshot());
+    let bench = bench.reopened();
+    let report = bench.engine.recovery().unwrap();
+    assert!(report.rolled_back && report.restored > 0, "{report:?}");
+    assert_eq!(report.step, Some(id));
+    assert_eq!(bench.reopened().engine.recovery(), None);
+}
+
+fn place(bench: &Bench, name: &str) {
+    let staging = bench.beside("staging");
+    std::fs::write(staging.join(name), b"staged").unwrap();
+    let change = StagedChange::Place { path: rel_buf(name), staged: rel_buf(name) };
+    bench.engine.adopt(&staging, &[change]).unwrap();
+}
+
+#[test]
+fn a_step_of_own_changes_takes_nothing_of_others() {
+    let bench = Bench::new(fixtures::small_tree);
+    let before = bench.snapshot();
+    let id = bench.engine.open_step(StepRequest::staged_command("make")).unwrap();
+    bench.applier().create("theirs.txt", b"").unwrap();
+    assert_eq!(bench.engine.current_step(), Some(StepId(-1)));
+    assert_eq!(bench.engine.status().unwrap().open_step, Some(id));
+    let refused = bench.engine.rollback(1, RollbackOptions::default()).unwrap_err();
+    assert!(matches!(refused, UndoError::StepOpen(open) if open == id), "{refused}");
+
+    place(&bench, "ours.txt");
+    let late = std::thread::scope(|scope| {
+        let late = scope.spawn(|| bench.applier().create("late.txt", b""));
+        let patience = Instant::now() + Duration::from_millis(300);
+        while Instant::now() < patience {
+            assert!(!late.is_finished(), "it waits until the step has ended");
+            std::thread::yield_now();
+        }
+        bench.engine.close_step(Some(0)).unwrap();
+        late.join().unwrap()
+    });
+    late.unwrap();
+
+    let names = |step: i64| -> Vec<String> {
+        let changes = bench.engine.changes(StepId(step)).unwrap();
+        changes.iter().map(|change| change.path.to_string()).collect()
+    };
+    bench.engine.end_ambient_step().unwrap();
+    assert_eq!(
+        (names(-1), names(id.0), names(-2)),
+        (vec!["theirs.txt".to_owned()], vec!["ours.txt".to_owned()], vec!["late.txt".to_owned()],)
+    );
+    bench.undo(3);
+    assert_tree_eq(&before, &bench.snapshot());
+}
+
+#[test]
+fn a_step_of_own_changes_that_is_aborted_takes_back_nothing_of_others() {
+    let bench = Bench::new(fixtures::small_tree);
+    for nothing_came in [true, false] {
+        let id = bench.engine.open_step(StepRequest::staged_command("make")).unwrap();
+        bench.applier().create(format!("theirs {nothing_came}"), b"").unwrap();
+        if !nothing_came {
+            place(&bench, "ours.txt");
+        }
+        assert_eq!(bench.engine.abort_step().unwrap(), id);
+        assert!(bench.path(format!("theirs {nothing_came}")).exists());
+        assert!(!bench.path("ours.txt").exists());
+    }
+    bench.engine.end_ambient_step().unwrap();
+    assert!(bench.engine.steps().iter().all(|step| step.id.is_ambient()));
+    let id = bench.engine.open_step(StepRequest::staged_command("empty")).unwrap();
+    assert_eq!(bench.engine.close_step(Some(0)).unwrap(), ClosedStep::Empty(id));
+    let id = bench.engine.open_step(StepRequest::staged_command("deserted")).unwrap();
+    assert!(bench.engine.take_back_unfinished(id).unwrap());
+    assert_eq!(bench.engine.status().unwrap().open_step, None);
+}
+
+#[test]
+fn a_step_that_was_undone_is_told_from_one_that_never_was() {
+    let bench = Bench::new(fixtures::small_tree);
+    let id = bench.step(|fs| fs.append("small.txt", b"1").unwrap()).id;
+    bench.undo(1);
+    for error in [
+        bench.engine.changes(id).unwrap_err(),
+        bench.engine.restore(id, &[]).unwrap_err(),
+        bench.engine.pin(id, true).unwrap_err(),
+    ] {
+        assert!(matches!(error, UndoError::StepUndone(undone) if undone == id), "{error}");
+        assert_eq!(error.hint().as_deref(), Some("redo brings it back"));
+    }
+    assert!(matches!(bench.engine.changes(StepId(99)), Err(UndoError::StepNotFound(_))));
+}
+
+#[test]
 fn transactions_do_not_nest_and_end_only_when_begun() {
     let bench = Bench::new(fixtures::small_tree);
     let error = bench.engine.commit_transaction().unwrap_err();
@@ -264,9 +382,11 @@ fn transactions_do_not_nest_and_end_only_when_begun() {
 
     let id = bench.engine.begin_transaction("outer").unwrap();
     let error = bench.engine.begin_transaction("inner").unwrap_err();
-    assert!(matches!(error, UndoError::StepOpen(open) if open == id), "{error}");
+    assert!(matches!(error, UndoError::TransactionOpen(open) if open == id), "{error}");
     let error = bench.engine.close_step(None).unwrap_err();
-    assert!(matches!(error, UndoError::NoStepOpen), "no command is open in it: {error}");
+    assert!(matches!(error, UndoError::TransactionOpen(open) if open == id), "{error}");
+    let error = bench.engine.preview(1).unwrap_err();
+    assert!(matches!(error, UndoError::TransactionOpen(open) if open == id), "{error}");
     assert_eq!(bench.engine.commit_transaction().unwrap(), ClosedStep::Empty(id));
 }
 

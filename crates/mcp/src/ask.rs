@@ -4,110 +4,65 @@
 //! a state that we sealed. Before: the server asks while the call waits. A client that can do
 //! neither: the backend may know another way. Otherwise: no.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use parking_lot::Mutex;
+use codeagent_common::CancelToken;
 use rmcp::model::{
-    CallToolRequestParams, ElicitRequest, ElicitRequestParams, ElicitResult, ElicitationAction,
-    ElicitationSchema, InputRequest, InputRequests, InputRequiredResult, ProtocolVersion,
-    RequestStateCodec, SealOptions,
+    CallToolRequestParams, ClientResult, ElicitRequest, ElicitRequestParams, ElicitResult,
+    ElicitationAction, ElicitationSchema, InputRequest, InputRequests, InputRequiredResult,
+    ProtocolVersion, ServerRequest,
 };
-use rmcp::service::{Peer, RequestContext, RoleServer};
+use rmcp::service::{Peer, PeerRequestOptions, RequestContext, RoleServer};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::Backend;
 use crate::call::{Interruption, Outcome};
 use crate::error::McpError;
-
-/// How long a person may think.
-const PATIENCE: Duration = Duration::from_secs(300);
+use crate::seal::{Brought, PATIENCE, Seal};
 
 /// The name of the question in the protocol, and of the field of its answer.
-const KEY: &str = "confirm";
+pub(crate) const KEY: &str = "confirm";
 
-/// A question that can be answered with yes or no.
+/// A question that can be answered with yes or no, before anything happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
     pub message: String,
-    /// Something has happened already, so the call cannot simply be made again.
-    pub in_the_middle: bool,
+    /// What waits for the answer, if something has begun already.
+    pub(crate) paused: Option<Paused>,
+}
+
+/// A command that waits for the answer to its question of that number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Paused {
+    pub(crate) handle: String,
+    pub(crate) number: u64,
 }
 
 impl Question {
     pub fn before(message: impl Into<String>) -> Self {
-        Self { message: message.into(), in_the_middle: false }
-    }
-
-    pub fn in_the_middle(message: impl Into<String>) -> Self {
-        Self { message: message.into(), in_the_middle: true }
+        Self { message: message.into(), paused: None }
     }
 }
 
-/// Seals what clients carry for us, and opens it once.
-#[derive(Clone)]
-pub(crate) struct Seal {
-    codec: RequestStateCodec,
-    /// States that have been used, and when; remembered as long as they would be valid.
-    used: Arc<Mutex<HashMap<String, Instant>>>,
+/// A question that comes up in the middle of something, which waits for the answer.
+#[derive(Debug, Clone)]
+pub struct OpenQuestion {
+    pub message: String,
+    /// Nobody waits for the answer after that.
+    pub until: Instant,
+    /// Cancelled when somebody else has answered.
+    pub settled: CancelToken,
+    /// Cancelled when it has been denied, because no answer came in time.
+    pub over: CancelToken,
 }
 
-impl std::fmt::Debug for Seal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Seal")
+impl OpenQuestion {
+    pub fn new(message: impl Into<String>, until: Instant) -> Self {
+        let (settled, over) = (CancelToken::new(), CancelToken::new());
+        Self { message: message.into(), until, settled, over }
     }
-}
-
-/// What the user has answered so far, by the questions' texts.
-#[derive(Debug, Default, Serialize, Deserialize)]
-struct State {
-    nonce: String,
-    answers: BTreeMap<String, bool>,
-    /// The question that the answer in the request belongs to.
-    asked: String,
-}
-
-impl Seal {
-    pub(crate) fn new() -> Result<Self, McpError> {
-        let key = random::<32>()?;
-        Ok(Self { codec: RequestStateCodec::new_unchecked(key.to_vec()), used: Arc::default() })
-    }
-
-    /// What a state is bound to: the same tool with the same arguments.
-    fn context(request: &CallToolRequestParams) -> Vec<u8> {
-        serde_json::to_vec(&(&request.name, &request.arguments)).unwrap_or_default()
-    }
-
-    fn close(&self, state: &State, context: &[u8]) -> String {
-        let payload = serde_json::to_vec(state).unwrap_or_default();
-        self.codec.seal_with(&payload, &SealOptions::new().associated_data(context).ttl(PATIENCE))
-    }
-
-    /// The answers that a request brings; none if its state is not ours, too old, of another call,
-    /// or has been here before.
-    fn open(&self, request: &CallToolRequestParams) -> BTreeMap<String, bool> {
-        let Some(sealed) = request.request_state.as_deref() else { return BTreeMap::new() };
-        let opened = self.codec.open_json_with::<State>(sealed, &Self::context(request));
-        let Ok(mut state) = opened else { return BTreeMap::new() };
-        let mut used = self.used.lock();
-        used.retain(|_, at| at.elapsed() < PATIENCE);
-        if used.insert(state.nonce, Instant::now()).is_some() {
-            return BTreeMap::new();
-        }
-        let response = request.input_responses.as_ref().and_then(|responses| responses.get(KEY));
-        let answer = response.and_then(|answer| ElicitResult::deserialize(answer).ok());
-        state.answers.insert(state.asked, answer.is_some_and(|answer| is_yes(&answer)));
-        state.answers
-    }
-}
-
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], McpError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(McpError::Random)?;
-    Ok(bytes)
 }
 
 /// Asks on behalf of one tool call.
@@ -117,7 +72,7 @@ pub(crate) struct Asker {
     runtime: tokio::runtime::Handle,
     seal: Seal,
     context: Vec<u8>,
-    answers: BTreeMap<String, bool>,
+    brought: Brought,
     /// The client of this call can ask its user.
     can_ask: bool,
     /// By calling again.
@@ -149,22 +104,38 @@ impl Asker {
             runtime: tokio::runtime::Handle::current(),
             seal: seal.clone(),
             context: Seal::context(request),
-            answers: seal.open(request),
+            brought: seal.open(request),
             can_ask,
             by_retry,
         }
     }
 
+    pub(crate) fn can_ask(&self) -> bool {
+        self.can_ask
+    }
+
+    pub(crate) fn asks_by_retry(&self) -> bool {
+        self.can_ask && self.by_retry
+    }
+
+    /// What the request brings of earlier ones.
+    pub(crate) fn brought(&self) -> &Brought {
+        &self.brought
+    }
+
     /// Blocks; not for async code.
     pub(crate) fn ask(&self, question: &Question) -> Outcome<bool> {
-        if let Some(answer) = self.answers.get(&question.message) {
+        if let Brought::Answers(answers) = &self.brought
+            && let Some(answer) = answers.get(&question.message)
+        {
             return Ok(*answer);
         }
-        if self.can_ask && self.by_retry && !question.in_the_middle {
+        if self.asks_by_retry() {
             return Err(Interruption::Ask(Box::new(question.clone())));
         }
-        if self.can_ask && !self.by_retry {
-            let asking = self.peer.create_elicitation_with_timeout(form(question), Some(PATIENCE));
+        if self.can_ask {
+            let form = form(&question.message);
+            let asking = self.peer.create_elicitation_with_timeout(form, Some(PATIENCE));
             if let Ok(answer) = self.runtime.block_on(asking) {
                 return Ok(is_yes(&answer));
             }
@@ -172,34 +143,74 @@ impl Asker {
         Ok(self.backend.ask_elsewhere(question).unwrap_or(false))
     }
 
+    /// Asks while something waits; `None` if nobody waits for the answer any more. Blocks; not for
+    /// async code.
+    pub(crate) fn ask_meanwhile(
+        &self,
+        question: &OpenQuestion,
+        cancel: &CancelToken,
+    ) -> Option<bool> {
+        if self.can_ask
+            && !self.by_retry
+            && let Some(asked) = self.runtime.block_on(self.elicit(question, cancel))
+        {
+            return asked;
+        }
+        let elsewhere = self.backend.ask_elsewhere(&Question::before(question.message.clone()));
+        Some(elsewhere.unwrap_or(false))
+    }
+
+    /// `None` if the client could not be asked.
+    async fn elicit(&self, question: &OpenQuestion, cancel: &CancelToken) -> Option<Option<bool>> {
+        let closed = Arc::new(tokio::sync::Notify::new());
+        for token in [&question.settled, &question.over, cancel] {
+            let closed = Arc::clone(&closed);
+            token.on_cancel(move || closed.notify_one());
+        }
+        let request = ServerRequest::ElicitRequest(ElicitRequest::new(form(&question.message)));
+        let options = PeerRequestOptions::no_options();
+        let mut asking = self.peer.send_cancellable_request(request, options).await.ok()?;
+        tokio::select! {
+            answer = &mut asking.rx => return match answer {
+                Ok(Ok(ClientResult::ElicitResult(answer))) => Some(Some(is_yes(&answer))),
+                _ => None,
+            },
+            () = closed.notified() => {}
+            () = tokio::time::sleep_until(question.until.into()) => {}
+        }
+        // A client that has gone need not be told.
+        let _ = asking.cancel(Some("nobody waits for the answer any more".to_owned())).await;
+        Some(None)
+    }
+
     /// The answer to a call that needs one from the user first.
     pub(crate) fn input_required(
         &self,
         question: &Question,
     ) -> Result<InputRequiredResult, McpError> {
-        let state = State {
-            nonce: URL_SAFE_NO_PAD.encode(random::<16>()?),
-            answers: self.answers.clone(),
-            asked: question.message.clone(),
+        let answers = match &self.brought {
+            Brought::Answers(answers) => answers.clone(),
+            _ => BTreeMap::new(),
         };
+        let sealed = self.seal.close(question, answers, &self.context)?;
         let mut requests = InputRequests::new();
-        let request = InputRequest::Elicitation(ElicitRequest::new(form(question)));
+        let request = InputRequest::Elicitation(ElicitRequest::new(form(&question.message)));
         requests.insert(KEY.to_owned(), request);
-        Ok(InputRequiredResult::new(Some(requests), Some(self.seal.close(&state, &self.context))))
+        Ok(InputRequiredResult::new(Some(requests), Some(sealed)))
     }
 }
 
-fn form(question: &Question) -> ElicitRequestParams {
+fn form(message: &str) -> ElicitRequestParams {
     let schema = ElicitationSchema::builder().required_bool(KEY).build_unchecked();
     ElicitRequestParams::FormElicitationParams {
         meta: None,
-        message: question.message.clone(),
+        message: message.to_owned(),
         requested_schema: schema,
     }
 }
 
 /// Accepting the form is not enough: its answer has to be yes.
-fn is_yes(answer: &ElicitResult) -> bool {
+pub(crate) fn is_yes(answer: &ElicitResult) -> bool {
     answer.action == ElicitationAction::Accept
         && answer.content.as_ref().is_some_and(|content| content[KEY] == true)
 }

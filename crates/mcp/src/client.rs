@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::ask::Seal;
 use crate::backend::Backend;
 use crate::commands::Commands;
 use crate::error::McpError;
+use crate::seal::Seal;
 use crate::server::Settings;
 
 #[derive(Debug)]

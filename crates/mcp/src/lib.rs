@@ -12,15 +12,18 @@ mod client;
 mod commands;
 mod error;
 mod instructions;
+mod lines;
 mod output;
+mod questions;
 mod schema;
+mod seal;
 mod server;
 #[cfg(unix)]
 mod socket;
 mod tools;
 mod transport;
 
-pub use ask::Question;
+pub use ask::{OpenQuestion, Question};
 pub use backend::{Backend, BashEnd, BashRequest, Surroundings, Undone};
 pub use call::{Call, Interruption, Outcome};
 pub use codeagent_stdio::Failure;
@@ -28,5 +31,5 @@ pub use error::McpError;
 pub use output::{MAX_OUTPUT_CHARACTERS, OutputBuffer};
 pub use server::{Settings, serve, serve_stdio};
 #[cfg(unix)]
-pub use socket::SocketServer;
+pub use socket::{SocketServer, beside};
 pub use tools::definitions;

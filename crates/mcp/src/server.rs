@@ -7,12 +7,11 @@ use codeagent_common::{CancelToken, ErrorCode};
 use codeagent_stdio::Failure;
 use rmcp::ServerHandler;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData,
-    Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
-    Tool,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, CustomRequest,
+    CustomResult, ErrorCode as RpcCode, ErrorData, Implementation, ListToolsResult,
+    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer, serve_server};
-use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::ask::Asker;
@@ -21,6 +20,7 @@ use crate::call::{Call, Interruption, Outcome};
 use crate::client::{Client, Context, EndWithClient};
 use crate::error::McpError;
 use crate::instructions::instructions;
+use crate::lines::Lines;
 use crate::tools::{self, Answer, Definition};
 use crate::transport::Bounded;
 
@@ -54,7 +54,7 @@ where
     let client = Client::new(&settings)?;
     let _ends = EndWithClient(Arc::clone(&client));
     let of_client = Arc::clone(&client);
-    let transport = AsyncRwTransport::new_server(read, write);
+    let transport = Lines::new(read, write);
     // What it has running need not come to its end then.
     let transport = Bounded::new(transport, move || of_client.commands.cancel_all());
     let server = Server { backend, client };
@@ -116,14 +116,19 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = tools::find(&request.name) else {
-            let message = format!("there is no tool `{}`", request.name);
+            let message = format!("there is no tool `{}`; tools/list names those", request.name);
             return Err(ErrorData::invalid_params(message, None));
         };
         let asker =
             Arc::new(Asker::new(Arc::clone(&self.backend), &self.client.seal, &request, &context));
         let cancel = CancelToken::new();
-        let call =
-            Call { cancel: cancel.clone(), output: Arc::default(), asker: Arc::clone(&asker) };
+        let call = Call {
+            cancel: cancel.clone(),
+            output: Arc::default(),
+            asker: Arc::clone(&asker),
+            command: None,
+            unanswered: Arc::default(),
+        };
         let tool_context =
             Context { backend: Arc::clone(&self.backend), client: Arc::clone(&self.client), call };
         // Cancels when the client does, and when this future is dropped.
@@ -139,6 +144,28 @@ impl ServerHandler for Server {
             }
         };
         respond(outcome, &asker)
+    }
+
+    /// What is not like any request that there is. If its method is, its parameters are not.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let method = request.method;
+        Err(match method.as_str() {
+            "tools/call" => ErrorData::invalid_params(
+                "tools/call wants the name of a tool, and its arguments as an object",
+                None,
+            ),
+            "initialize" | "ping" | "tools/list" => {
+                ErrorData::invalid_params(format!("{method} takes other params"), None)
+            }
+            _ => {
+                let message = format!("there is no method {method}; this server has tools");
+                ErrorData::new(RpcCode::METHOD_NOT_FOUND, message, None)
+            }
+        })
     }
 }
 

@@ -13,9 +13,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{UnixListener, UnixStream};
 
-use crate::ask::random;
 use crate::backend::Backend;
 use crate::error::McpError;
+use crate::seal::random;
 use crate::server::{Settings, serve};
 
 /// A client that has not shown its token by then is sent away.
@@ -46,7 +46,7 @@ impl SocketServer {
         }
         let token = URL_SAFE_NO_PAD.encode(random::<32>()?);
         // It gets its name when nobody else can open it any more.
-        let unnamed = path.with_extension(format!("new-{}", std::process::id()));
+        let unnamed = beside(path, &format!("new-{}", std::process::id()));
         let listener = listen_privately(&unnamed).map_err(failed)?;
         fs::rename(&unnamed, path).map_err(failed)?;
         Ok(Self { listener, path: path.to_owned(), token })
@@ -86,6 +86,15 @@ impl Drop for SocketServer {
         // Somebody else may have removed it.
         let _ = fs::remove_file(&self.path);
     }
+}
+
+/// The path with something behind it: what it has for an extension may be all that tells it from
+/// another socket.
+pub fn beside(path: &Path, extension: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    name.into()
 }
 
 fn listen_privately(path: &Path) -> io::Result<UnixListener> {

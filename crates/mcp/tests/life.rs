@@ -175,19 +175,26 @@ impl Raw {
         self.write.write_all(&[line, b"\n"].concat()).await.unwrap();
     }
 
+    async fn next(&mut self) -> Value {
+        next(&mut self.read).await
+    }
+
     /// The response with that id; others are passed over.
     async fn response(&mut self, id: u64) -> Value {
-        let mut line = String::new();
         loop {
-            line.clear();
-            let read = tokio::time::timeout(common::PATIENCE, self.read.read_line(&mut line));
-            assert!(read.await.expect("nothing came").unwrap() > 0, "it hung up");
-            let message: Value = serde_json::from_str(&line).unwrap();
+            let message = self.next().await;
             if message["id"] == id {
                 return message;
             }
         }
     }
+}
+
+async fn next(read: &mut BufReader<tokio::io::ReadHalf<tokio::io::DuplexStream>>) -> Value {
+    let mut line = String::new();
+    let read = tokio::time::timeout(common::PATIENCE, read.read_line(&mut line));
+    assert!(read.await.expect("nothing came").unwrap() > 0, "it hung up");
+    serde_json::from_str(&line).unwrap()
 }
 
 async fn raw(place: &common::Place) -> Raw {
@@ -214,10 +221,49 @@ async fn requests_are_answered_as_json_rpc_wants_it() {
     raw.send(br#"{"jsonrpc":"2.0","id":1,"method":"no/such/method"}"#).await;
     raw.send(br#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"dance"}}"#).await;
     raw.send(br#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#).await;
+    raw.send(br#"{"jsonrpc":"2.0","id":4,"method":"tools/call"}"#).await;
+    raw.send(br#"{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":7}}"#).await;
 
     assert_eq!(raw.response(1).await["error"]["code"], -32601);
     assert_eq!(raw.response(2).await["error"]["code"], -32602);
     assert_eq!(raw.response(3).await["result"], json!({}));
+    for id in [4, 5] {
+        let error = raw.response(id).await["error"].clone();
+        assert_eq!(error["code"], -32602, "{error}");
+        assert!(error["message"].as_str().unwrap().contains("name of a tool"), "{error}");
+    }
+    raw.send(br#"{"jsonrpc":"1.0","id":6,"method":"ping"}"#).await;
+    assert_eq!(raw.response(6).await["error"]["code"], -32600);
+}
+
+#[tokio::test]
+async fn a_line_that_cannot_be_read_is_answered_and_the_next_one_is_read() {
+    let place = place();
+    let mut raw = raw(&place).await;
+    let too_long = vec![b' '; (16 << 20) + 1];
+    for (line, code) in [
+        (&b"not json"[..], -32700),
+        (br#"{"jsonrpc":"2.0","id":1,"method":"ping""#, -32700),
+        (b"{\"jsonrpc\":\"2.0\",\"id\":\"\xff\"}", -32700),
+        (br#"{"foo":"bar"}"#, -32600),
+        (br#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, -32600),
+        (br#"[]"#, -32600),
+        (&too_long, -32600),
+    ] {
+        raw.send(line).await;
+        let answer = raw.next().await;
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+        assert!(answer["id"].is_null(), "{answer}");
+    }
+    // These are no requests.
+    for line in [&b""[..], b"\r", b"  ", br#"{"jsonrpc":"2.0","method":"notifications/new"}"#] {
+        raw.send(line).await;
+    }
+    raw.send(b"\xEF\xBB\xBF{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r").await;
+
+    let answer = raw.next().await;
+
+    assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": 1, "result": {} }));
 }
 
 fn malformed_lines(count: usize) -> Vec<Vec<u8>> {
@@ -244,15 +290,28 @@ fn malformed_lines(count: usize) -> Vec<Vec<u8>> {
 #[tokio::test]
 async fn ten_thousand_malformed_lines_do_no_harm() {
     let place = place();
-    let mut raw = raw(&place).await;
-    for line in malformed_lines(10_000) {
-        raw.send(&line).await;
+    let Raw { mut read, mut write } = raw(&place).await;
+    let lines = malformed_lines(10_000);
+    let blank = |line: &&Vec<u8>| line.iter().all(u8::is_ascii_whitespace);
+    let expected = lines.len() - lines.iter().filter(blank).count();
+    let writing = tokio::spawn(async move {
+        for line in lines {
+            write.write_all(&[&line, &b"\n"[..]].concat()).await.unwrap();
+        }
+        write
+            .write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/list\"}\n")
+            .await
+            .unwrap();
+        write
+    });
+    for _ in 0..expected {
+        assert_eq!(next(&mut read).await["error"]["code"], -32700);
     }
-    raw.send(br#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#).await;
 
-    let response = raw.response(1).await;
+    let response = next(&mut read).await;
 
     assert_eq!(response["result"]["tools"].as_array().unwrap().len(), 16);
+    drop(writing.await.unwrap());
 }
 
 #[tokio::test]

@@ -105,7 +105,7 @@ pub(crate) fn serve_with(
     let background = serve_anything(adapter, channel, threads)?;
     let cache = KernelCache::start(&fs, background.notifier())?;
     let weak: Weak<KernelCache> = Arc::downgrade(&cache);
-    fs.interceptor().set_cache(weak as Weak<dyn ClientCache>);
+    fs.interceptor().add_cache(weak as Weak<dyn ClientCache>);
     Ok(Session { background, _cache: cache })
 }
 

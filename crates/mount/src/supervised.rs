@@ -63,6 +63,8 @@ pub struct Supervised {
 struct Serving {
     worker: WorkerProcess,
     broker: Option<Broker>,
+    /// Ours among those that the worker serves.
+    attachment: u64,
 }
 
 impl Supervised {
@@ -96,7 +98,9 @@ impl Supervised {
         loop {
             match signals.recv() {
                 Ok(Signal::Stop) | Err(_) => return Ok(self.stop(serving)?),
-                Ok(Signal::Worker(Event::Detached)) => {
+                Ok(Signal::Worker(Event::Detached { attachment }))
+                    if attachment == serving.attachment =>
+                {
                     serving.worker.end(PATIENCE)?;
                     return Ok(Unmounted::Cleanly);
                 }
@@ -140,13 +144,13 @@ impl Supervised {
         let attached = worker.client().attach(&channel, helper, self.options.encode());
         let why_not = broker.as_ref().and_then(|_| why_not(&channel, folder));
         drop(channel); // or the mount would not end with the worker
-        attached.map_err(io::Error::other)?;
+        let attachment = attached.map_err(io::Error::other)?;
         if let Some(reason) = why_not {
             broker = None;
             report(Report::NoPassthrough(reason));
         }
         report(Report::Mounted(&worker));
-        Ok(Serving { worker, broker })
+        Ok(Serving { worker, broker, attachment })
     }
 
     /// A new worker in place of one that died; `None` if somebody wants the mount to end.

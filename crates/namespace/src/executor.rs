@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use codeagent_control::{ByteString, Exec, Outcome, Stream};
+use codeagent_control::{ByteString, Exec, Line, LineError, Order, Outcome, Stream};
 use codeagent_interceptor::{ClosedStep, OverlayReport};
 use codeagent_worker::{Client, WorkerError};
 use serde::{Deserialize, Serialize};
 
-use crate::conversation::{ConversationError, Order, converse};
 use crate::launch::{Sandbox, StartError};
-use crate::report::Confinement;
+use crate::report::{Confinement, Failed};
 use crate::spec::{Folder, HostPath, Spec};
 use crate::steps::Steps;
 use crate::surroundings::Surroundings;
@@ -67,7 +66,7 @@ pub enum RunError {
     #[error(transparent)]
     Start(#[from] StartError),
     #[error(transparent)]
-    Conversation(#[from] ConversationError),
+    Conversation(#[from] LineError),
     #[error(transparent)]
     Worker(#[from] WorkerError),
     #[error("the command did not run to its end, and nothing of it was kept ({})", reason(.0))]
@@ -133,22 +132,40 @@ impl Executor {
     pub fn run(
         &self,
         folders: &[WorkFolder<'_>],
+        exec: Exec,
+        choice: ViewChoice,
+        orders: Receiver<Order>,
+        output: impl FnMut(Stream, &[u8]),
+    ) -> Result<Finished, RunError> {
+        self.run_and_tell(folders, exec, choice, orders, output, |_, _| {})
+    }
+
+    /// As [`Executor::run`]. If it is another view than the one that was asked for, `tell` is
+    /// told which and why, before the command begins.
+    pub fn run_and_tell(
+        &self,
+        folders: &[WorkFolder<'_>],
         mut exec: Exec,
         choice: ViewChoice,
         orders: Receiver<Order>,
         output: impl FnMut(Stream, &[u8]),
+        tell: impl FnOnce(View, &Failed),
     ) -> Result<Finished, RunError> {
         let label = exec.label();
         self.complete(&mut exec, folders);
         let (first, second) = choice.views();
         let mut other_view = None;
-        let started = match self.start(folders, &label, first) {
-            Err(RunError::Start(StartError::Impossible(failed))) if failed.view => {
-                let Some(second) = second else { return Err(StartError::from(failed).into()) };
-                other_view = Some(failed.to_string());
-                self.start(folders, &label, second)?
+        let started = match (self.start(folders, &label, first), second) {
+            (Err(RunError::Start(StartError::Impossible(why_not))), Some(second))
+                if why_not.view =>
+            {
+                let started = self.start(folders, &label, second);
+                let started = started.map_err(|error| neither(&why_not, error))?;
+                tell(second, &why_not);
+                other_view = Some(why_not.to_string());
+                started
             }
-            started => started?,
+            (started, _) => started?,
         };
         self.finish(folders, (started, other_view), exec, orders, output)
     }
@@ -166,7 +183,8 @@ impl Executor {
         if view == View::Live {
             tell_git(&mut exec.env);
         }
-        let outcome = converse(sandbox.channel(), exec, orders, output);
+        let line = Line::over(sandbox.channel()).map_err(LineError::from);
+        let outcome = line.and_then(|line| line.run(exec, orders, output));
         let confinement = sandbox.confinement();
         let limits_are_shared = sandbox.limits_are_shared();
         // Nothing of the command may be left when its changes are looked at, or taken back.
@@ -217,14 +235,12 @@ impl Executor {
     fn start_in<'w>(
         &self,
         folders: &[WorkFolder<'w>],
-        steps: Steps<'w>,
+        mut steps: Steps<'w>,
         view: View,
     ) -> Result<Started<'w>, RunError> {
-        let sandbox = Sandbox::start(&self.spec(folders, &steps)?, |devices| {
-            for (worker, device) in steps.live().zip(devices) {
-                worker.attach(device, None, self.live_options.clone())?;
-            }
-            Ok::<_, RunError>(())
+        let spec = self.spec(folders, &steps)?;
+        let sandbox = Sandbox::start(&spec, |devices| {
+            steps.attach(devices, &self.live_options).map_err(RunError::from)
         })?;
         Ok(Started { sandbox, steps, view })
     }
@@ -266,6 +282,18 @@ impl Executor {
                 .first()
                 .map(|folder| ByteString::from(folder.path.as_os_str().as_bytes().to_vec()));
         }
+    }
+}
+
+/// Why no view could be had. What kept the second one from being had may be easier to mend.
+fn neither(first: &Failed, second: RunError) -> RunError {
+    match second {
+        RunError::Start(StartError::Impossible(second)) if second.view => {
+            let reason = format!("{first}; {second}");
+            let neither = Failed::new("no view of the folders can be had", reason);
+            StartError::from(Failed { errno: second.errno, view: true, ..neither }).into()
+        }
+        other => other,
     }
 }
 

@@ -7,7 +7,6 @@
 #![cfg(target_os = "linux")]
 
 mod cgroup;
-mod conversation;
 mod ephemeral;
 mod executor;
 mod facts;
@@ -24,7 +23,6 @@ use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
-pub use conversation::{ConversationError, Order, converse};
 pub use executor::{
     Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder, tell_git,
 };

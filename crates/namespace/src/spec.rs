@@ -72,8 +72,9 @@ pub enum Network {
     /// The network of the host.
     Open,
     /// Nothing but loopback, and a proxy on it that is this socket of the host: whoever listens
-    /// there decides what goes out.
-    Gateway { socket: HostPath },
+    /// there decides what goes out. With `host_loopback`, loopback addresses go there as well, as
+    /// far as programs heed variables: they mean the host's.
+    Gateway { socket: HostPath, host_loopback: bool },
 }
 
 /// What commands may use up, all of them together where a cgroup can be had.

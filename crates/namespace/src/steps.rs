@@ -1,7 +1,8 @@
 //! The steps of a command: one for each folder that it may change, all of them or none.
 
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use codeagent_common::StepId;
 use codeagent_control::Outcome;
@@ -34,13 +35,6 @@ impl<'w> Steps<'w> {
         Self(folders.iter().map(|folder| folder.worker.map(ambient)).collect())
     }
 
-    /// The mounts of a live view are there for others, too, and stay.
-    #[must_use]
-    pub fn with_mounts_that_stay(mut self) -> Self {
-        self.0.iter_mut().flatten().for_each(|step| step.mount_stays = true);
-        self
-    }
-
     /// Nothing of the command may be left. Everything it did becomes final, in all folders or, if
     /// that fails, in none.
     pub fn close(
@@ -59,9 +53,17 @@ impl<'w> Steps<'w> {
         Ok(closed.into_iter().zip(reports).map(together).collect())
     }
 
-    /// The workers of those whose changes are not staged.
-    pub(crate) fn live(&self) -> impl Iterator<Item = &'w Client> {
-        self.0.iter().flatten().filter(|step| step.staging.is_none()).map(|step| step.worker)
+    /// Has the folders whose changes are not staged served through these devices, in their order.
+    pub(crate) fn attach(
+        &mut self,
+        devices: impl IntoIterator<Item = impl AsFd>,
+        options: &[u8],
+    ) -> Result<(), WorkerError> {
+        let live = self.0.iter_mut().flatten().filter(|step| step.staging.is_none());
+        for (step, device) in live.zip(devices) {
+            step.attachment = Some(step.worker.attach(device, None, options.to_vec())?);
+        }
+        Ok(())
     }
 
     /// How each folder is seen.
@@ -142,16 +144,19 @@ struct Step<'w> {
     worker: &'w Client,
     /// Where changes are kept until the command has ended; in a live view they are not.
     staging: Option<Staging>,
+    /// The mount that was made for this command, of a live view.
+    attachment: Option<u64>,
     is_closed: bool,
-    /// It is not made for this command.
-    mount_stays: bool,
     /// Others have steps of their own meanwhile, which are none of our business.
     is_ambient: bool,
 }
 
 impl<'w> Step<'w> {
     fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, RunError> {
-        worker.open_step(StepRequest::command(label))?;
+        worker.open_step(match view {
+            View::Transactional => StepRequest::staged_command(label),
+            View::Live => StepRequest::command(label),
+        })?;
         let mut step = Self::new(worker, false);
         if view == View::Transactional {
             step.staging = Some(worker.stage().map_err(no_staging)?);
@@ -160,7 +165,7 @@ impl<'w> Step<'w> {
     }
 
     fn new(worker: &'w Client, is_ambient: bool) -> Self {
-        Self { worker, staging: None, is_closed: false, mount_stays: false, is_ambient }
+        Self { worker, staging: None, attachment: None, is_closed: false, is_ambient }
     }
 
     /// Where the worker keeps what can be undone, as far as that is known.
@@ -189,9 +194,8 @@ impl<'w> Step<'w> {
 
     /// A mount goes with the last process that sees it, a moment after that.
     fn wait_until_detached(&self) -> Result<(), WorkerError> {
-        let deadline = Instant::now() + DETACH_PATIENCE;
-        while !self.mount_stays && self.worker.hello()?.attached && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
+        if let Some(attachment) = self.attachment {
+            self.worker.wait_until_detached(attachment, DETACH_PATIENCE)?;
         }
         Ok(())
     }

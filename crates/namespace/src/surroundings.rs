@@ -139,6 +139,12 @@ const PLACES: [&str; 9] = [
     "VOLTA_HOME",
 ];
 
+/// Those that tell programs of a proxy.
+const PROXY_VARIABLES: [&str; 6] =
+    ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+/// What a command serves itself is not asked for elsewhere.
+const OWN_LOOPBACK: &str = "localhost,127.0.0.1,::1";
+
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// What becomes of the home and of `/tmp`.
@@ -329,10 +335,14 @@ impl Surroundings {
         set("PATH", &self.search_path());
         set("TMPDIR", OsStr::new("/tmp"));
         set("CODEAGENT_SANDBOX", OsStr::new("namespace"));
-        if let Network::Gateway { .. } = self.policy.network {
+        if let Network::Gateway { host_loopback, .. } = self.policy.network {
             let proxy = format!("http://127.0.0.1:{GATEWAY_PORT}");
-            for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+            for name in PROXY_VARIABLES {
                 set(name, OsStr::new(&proxy));
+            }
+            if !host_loopback {
+                set("no_proxy", OsStr::new(OWN_LOOPBACK));
+                set("NO_PROXY", OsStr::new(OWN_LOOPBACK));
             }
         }
         variables

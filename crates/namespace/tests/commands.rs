@@ -8,9 +8,9 @@ mod common;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use codeagent_control::{Cause, Outcome, PtySize, Stdin};
+use codeagent_control::{Cause, Order, Outcome, PtySize, Stdin};
 use codeagent_interceptor::{ClosedStep, OnConflict};
-use codeagent_namespace::{Keep, Order, View};
+use codeagent_namespace::{Keep, View};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
 use common::{Session, as_ordinary_user_with_fuse, eventually, processes_that_name, sh, shell};
 

@@ -239,7 +239,7 @@ fn the_only_way_out_is_the_gateway_where_there_is_one() {
         request
     });
     let session = Session::with(TempWorkspace::new(), |policy| {
-        policy.network = Network::Gateway { socket: socket.into() };
+        policy.network = Network::Gateway { socket: socket.into(), host_loopback: false };
     });
     let ran = session.run(
         "python3 -c '

@@ -10,9 +10,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use codeagent_common::SafeguardConfig;
-use codeagent_control::{Cause, CommandLine, Exec, ExitStatus, Leftovers, Outcome, Stream};
+use codeagent_control::{Cause, CommandLine, Exec, ExitStatus, Leftovers, Order, Outcome, Stream};
 use codeagent_interceptor::{ClosedStep, OnConflict};
-use codeagent_namespace::{Order, RunError, View, WorkFolder};
+use codeagent_namespace::{RunError, View, WorkFolder};
 use codeagent_test_support::filesystems::{SmallDisk, skip};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
 use codeagent_worker::{Request, Settings, WorkerProcess, WorkerSpec};

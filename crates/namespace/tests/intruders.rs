@@ -12,10 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use codeagent_control::Stream;
-use codeagent_namespace::{
-    Executor, Order, Policy, RunError, Surroundings, View, ViewChoice, WorkFolder,
-};
+use codeagent_control::{Order, Stream};
+use codeagent_namespace::{Executor, Policy, RunError, Surroundings, View, ViewChoice, WorkFolder};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
 use common::{PROGRAM, Session, as_ordinary_user_with_fuse, shell, start_worker};
 

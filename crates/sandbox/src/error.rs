@@ -4,9 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use codeagent_common::ErrorCode;
+use codeagent_control::LineError;
 use codeagent_interceptor::UndoError;
-use codeagent_namespace::{ConversationError, RunError, StartError};
+use codeagent_namespace::{RunError, StartError};
 use codeagent_worker::{Failure, WorkerError};
+use rustix::io::Errno;
 
 use crate::executor::Isolation;
 
@@ -30,6 +32,8 @@ pub enum SandboxError {
     Hook(serde_json::Error),
     #[error("{} cannot be worked in: {source}", path.display())]
     WorkingDir { path: PathBuf, source: io::Error },
+    #[error("{} lies where histories are kept", .0.display())]
+    AmongHistories(PathBuf),
     #[error("no undo directory on the filesystem of {} can be found for it", working_dir.display())]
     NoPlace { working_dir: PathBuf },
     #[error("the undo directory {} is on another filesystem than {}", undo_dir.display(), working_dir.display())]
@@ -52,8 +56,10 @@ pub enum SandboxError {
     UnknownQuestion(String),
     #[error("another program serves the socket {}", .0.display())]
     SocketInUse(PathBuf),
-    #[error("another command is still running in this session")]
+    #[error("another command is still running in this folder")]
     Busy,
+    #[error("command {0} runs in the background, and a transaction would take its changes along")]
+    InBackground(u64),
     #[error("it was cancelled before it began")]
     Cancelled,
     #[error("{} is read-only in this session", .0.display())]
@@ -107,6 +113,11 @@ impl SandboxError {
         move |source| Self::Doing { what, source }
     }
 
+    /// What was asked of the process that keeps a history may have been done or not.
+    pub(crate) fn is_lost_worker(&self) -> bool {
+        matches!(self, Self::WorkerGone | Self::WorkerSilent)
+    }
+
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Failed(failure) => failure.code,
@@ -116,7 +127,7 @@ impl SandboxError {
             Self::OtherFilesystem { .. } => ErrorCode::UndoDirUnusable,
             Self::NotServed | Self::WorkerGone | Self::WorkerSilent => ErrorCode::NotServed,
             Self::Hook(_) | Self::Usage { .. } => ErrorCode::BadRequest,
-            Self::WorkingDir { .. } => ErrorCode::WorkingDirUnusable,
+            Self::WorkingDir { .. } | Self::AmongHistories(_) => ErrorCode::WorkingDirUnusable,
             Self::Isolation { .. } => ErrorCode::IsolationUnavailable,
             Self::NotRunning => ErrorCode::NoSession,
             Self::AlreadyRunning => ErrorCode::SessionActive,
@@ -125,6 +136,7 @@ impl SandboxError {
             Self::UnknownQuestion(_) => ErrorCode::SafeguardUnknown,
             Self::SocketInUse(_) => ErrorCode::Busy,
             Self::Busy => ErrorCode::StepOpen,
+            Self::InBackground(_) => ErrorCode::Busy,
             Self::Cancelled => ErrorCode::Cancelled,
             Self::ReadOnly(_) => ErrorCode::ReadOnly,
             Self::Config { .. } => ErrorCode::ConfigInvalid,
@@ -140,15 +152,17 @@ impl SandboxError {
     pub fn hint(&self) -> Option<String> {
         Some(match self {
             Self::Failed(failure) if failure.code == ErrorCode::RollbackBlocked => {
-                "undo with --skip-conflicts to keep those files, or with --force to overwrite them"
-                    .into()
+                "--skip-conflicts keeps those files as they are, --force overwrites them".into()
             }
             Self::Failed(failure) if failure.code == ErrorCode::StepOpen => {
                 "a command still runs in this folder: wait until it has ended; a step that was \
                  begun by hand ends with `sandbox step end`"
                     .into()
             }
-            Self::Failed(failure) => failure.hint.clone()?,
+            Self::Failed(failure) => match &failure.hint {
+                Some(hint) => hint.clone(),
+                None => hint_for(failure).into(),
+            },
             Self::NoLog(_) => "name the directory that was given as --undo-dir".into(),
             Self::NoHistory(dir) => {
                 format!(
@@ -166,6 +180,15 @@ impl SandboxError {
             Self::WorkerSilent => "stop that process, and start it again".into(),
             Self::WorkingDir { .. } => {
                 "name an existing directory that you may write to with --working-dir".into()
+            }
+            Self::AmongHistories(_) => {
+                "name a folder of your own with --working-dir: what is kept here is what undo needs"
+                    .into()
+            }
+            Self::NoPlace { working_dir } if working_dir.parent().is_none() => {
+                "nothing lies outside it, where a history could be kept: name a folder below it \
+                 with --working-dir"
+                    .into()
             }
             Self::NoPlace { .. } | Self::OtherFilesystem { .. } => {
                 "name one outside the folder and on its filesystem with --undo-dir".into()
@@ -187,12 +210,43 @@ impl SandboxError {
             Self::SocketInUse(_) => "name another one with --mcp-socket, or end that program".into(),
             Self::NotRunning => "start the session first".into(),
             Self::AlreadyRunning => "stop the session first".into(),
-            Self::Busy => "wait until it has ended, or cancel it".into(),
+            Self::Busy | Self::InBackground(_) => "wait until it has ended, or cancel it".into(),
             Self::ReadOnly(_) => "start the session with this folder as read_write".into(),
             Self::PartlyKept { .. } => "undo the last step in each of them".into(),
+            Self::NotKept { reason, .. } if reason.is_lost_worker() => {
+                "the folder is as it was before; try again".into()
+            }
             Self::NotKept { reason, .. } => return reason.hint(),
-            _ => return None,
+            Self::Denied { .. } => {
+                "say yes when it is asked, or raise what safeguards.* in the configuration allow"
+                    .into()
+            }
+            Self::UnknownQuestion(_) => "it was answered already, or its time was up".into(),
+            Self::Cancelled => "nothing has changed; ask for it again".into(),
+            Self::Doing { source, .. } | Self::Io(source) => hint_for_io(source).into(),
         })
+    }
+}
+
+/// For what the engine says in one sentence only.
+fn hint_for(failure: &Failure) -> &'static str {
+    match failure.code {
+        ErrorCode::Io if failure.errno == Errno::NOENT.raw_os_error() => {
+            "make sure that nobody removes the folder, or what is in it, meanwhile"
+        }
+        ErrorCode::Io => hint_for_io(&io::Error::from_raw_os_error(failure.errno)),
+        code => code.hint(),
+    }
+}
+
+fn hint_for_io(error: &io::Error) -> &'static str {
+    use io::ErrorKind as Kind;
+    match error.kind() {
+        Kind::NotFound => "make sure that it is still there",
+        Kind::PermissionDenied => "make sure that you may; `ls -la` shows whose it is",
+        Kind::ReadOnlyFilesystem => "nothing can be written there: choose another place",
+        Kind::StorageFull | Kind::QuotaExceeded => "free some disk space, then try again",
+        _ => "`sandbox doctor` says what this machine lacks",
     }
 }
 
@@ -219,9 +273,14 @@ impl From<StartError> for SandboxError {
             StartError::Impossible(failed) => Self::Isolation {
                 isolation: Isolation::Namespace,
                 reason: failed.to_string(),
-                hint:
-                    "`sandbox doctor` says what this machine lacks, and the command that brings it"
-                        .into(),
+                hint: match failed.view {
+                    true => {
+                        "`sandbox doctor` says what this machine lacks; in a folder that is not \
+                         yours, commands can look around with --read-only"
+                    }
+                    false => ErrorCode::IsolationUnavailable.hint(),
+                }
+                .into(),
             },
             StartError::Io(error) => Self::doing("cannot start a sandbox")(error),
         }
@@ -233,7 +292,7 @@ impl From<RunError> for SandboxError {
         match error {
             RunError::Start(error) => error.into(),
             RunError::Worker(error) => error.into(),
-            RunError::Conversation(ConversationError::Io(error)) | RunError::Io(error) => {
+            RunError::Conversation(LineError::Io(error)) | RunError::Io(error) => {
                 Self::doing("the sandbox does not answer")(error)
             }
             RunError::Conversation(error) => Self::CommandLost(error.to_string()),

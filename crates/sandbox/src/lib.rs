@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `session` | the session, which everything that talks to people or programs is built on |
-//! | `executor` | where commands run: in namespaces, on the host |
+//! | `executor` | where commands run: in a guest, in namespaces, on the host |
 //! | `policy` | which paths are protected, judged in the worker |
 //! | `config` | `codeagent.toml` of the user and of the project |
 //! | `places` | where things are kept |
@@ -37,8 +37,11 @@ pub use error::{Result, SandboxError};
 /// To be called before anything else, in a process that has one thread.
 pub fn run_if_asked() -> Option<ExitCode> {
     if codeagent_worker::is_worker() {
-        let front_end = Box::new(codeagent_mount::MountFrontEnd);
+        let mounts = codeagent_mount::MountFrontEnd;
+        let front_end = Box::new(codeagent_virtiofs::GuestFrontEnd(mounts));
         return Some(codeagent_worker::run_with_policy(front_end, policy::read));
     }
-    codeagent_namespace::run_if_asked().or_else(executor::run_if_asked)
+    codeagent_namespace::run_if_asked()
+        .or_else(codeagent_vm::run_if_asked)
+        .or_else(executor::run_if_asked)
 }

@@ -158,6 +158,10 @@ fn a_step_that_nobody_ended_ends_when_the_next_begins() {
         .collect();
     assert_eq!(labels, ["two", "one"]);
     assert!(mounted.ok(&["undo", "2"]).starts_with("undone: steps 2, 1"));
+    let nothing = mounted.run(&["step", "end"]);
+    assert_eq!(nothing.status.code(), Some(1));
+    let said = text(&nothing.stderr);
+    assert_eq!(said, "sandbox: no step is open\nhint: begin one with `sandbox step begin`\n");
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn what_others_changed_is_not_overwritten_unasked() {
     let output = sandbox(&["undo"], workspace.undo()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
-    assert!(said.contains("changes made outside the sandbox: file"), "{said}");
+    assert!(said.contains("changes made outside the sandbox would be overwritten: file"), "{said}");
     assert!(said.contains("hint: ") && said.contains("--skip-conflicts"), "{said}");
     assert_eq!(fs::read_to_string(workspace.path("file")).unwrap(), "mine");
 

@@ -133,22 +133,58 @@ fn the_python_client_works_with_files_and_reaches_nothing_outside() {
 fn the_user_of_the_python_client_is_asked() {
     let test = "the_user_of_the_python_client_is_asked";
     let Some(python) = installed(test, "CODEAGENT_TEST_MCP_PYTHON") else { return };
-    let person = Person::with(PROJECT);
-    person.configure("[safeguards]\ndelete_threshold = 2\n");
-    let before = person.snapshot();
-    let mut client = Python::start(&python, "legacy", &person);
-    let destroy = json!({"command": "rm -rf a src"});
-    let denied = client.call("Bash", &destroy, false);
-    assert_eq!(denied["questions"].as_array().unwrap().len(), 1, "{denied}");
-    assert_eq!(denied["failed"], true, "{denied}");
-    assert_tree_eq(&before, &person.snapshot());
-    let allowed = client.call("Bash", &destroy, true);
-    assert_eq!(allowed["questions"].as_array().unwrap().len(), 1, "{allowed}");
-    assert_eq!(allowed["failed"], false, "{allowed}");
-    assert!(!person.path("a").exists());
-    client.good("undo", json!({}));
-    assert_tree_eq(&before, &person.snapshot());
-    client.0.hang_up();
+    let views = ["transactional", "live"];
+    let views = if common::can_use_fuse() { &views[..] } else { &views[..1] };
+    for (era, view) in PYTHON_ERAS.iter().flat_map(|era| views.iter().map(move |view| (era, view)))
+    {
+        let person = Person::with(PROJECT);
+        let view = format!("[sandbox]\nview = \"{view}\"\n");
+        person.configure(&format!("{view}[safeguards]\ndelete_threshold = 2\n"));
+        let before = person.snapshot();
+        let mut client = Python::start(&python, era, &person);
+        let destroy = json!({"command": "echo ran; rm -rf a src"});
+        let denied = client.call("Bash", &destroy, false);
+        assert_eq!(denied["questions"].as_array().unwrap().len(), 1, "{era} {view}{denied}");
+        assert_eq!(denied["failed"], true, "{era} {view}{denied}");
+        assert_tree_eq(&before, &person.snapshot());
+        let allowed = client.call("Bash", &destroy, true);
+        assert_eq!(allowed["questions"].as_array().unwrap().len(), 1, "{era} {view}{allowed}");
+        assert_eq!(allowed["failed"], false, "{era} {view}{allowed}");
+        // Once, though the newest era calls twice.
+        let said = allowed["text"].as_str().unwrap();
+        assert_eq!(said.matches("ran").count(), 1, "{said}");
+        assert!(!person.path("a").exists() && !person.path("src").exists());
+        client.good("undo", json!({}));
+        assert_tree_eq(&before, &person.snapshot());
+        client.0.hang_up();
+    }
+}
+
+/// The one who waits for it is asked, and nothing has happened before that.
+#[test]
+fn the_user_of_the_python_client_is_asked_about_a_background_command() {
+    let test = "the_user_of_the_python_client_is_asked_about_a_background_command";
+    let Some(python) = installed(test, "CODEAGENT_TEST_MCP_PYTHON") else { return };
+    if !common::can_use_fuse() {
+        return skip(test, "/dev/fuse cannot be used");
+    }
+    for answer in [true, false] {
+        let person = Person::with(PROJECT);
+        person.configure("[safeguards]\ndelete_threshold = 2\n");
+        let before = person.snapshot();
+        let mut client = Python::start(&python, "2026-07-28", &person);
+        let destroy = json!({"command": "rm -rf a src", "run_in_background": true});
+        let begun = client.good("Bash", destroy);
+        assert!(begun.contains("bash_1"), "{begun}");
+        let end = client.call("Bash", &json!({"handle": "bash_1"}), answer);
+        assert_eq!(end["questions"].as_array().unwrap().len(), 1, "{end}");
+        if answer {
+            assert!(!person.path("a").exists() && !person.path("src").exists(), "{end}");
+            client.good("undo", json!({}));
+        }
+        assert_tree_eq(&before, &person.snapshot());
+        client.0.hang_up();
+    }
 }
 
 /// In the newest era the call is made twice, and the second brings the answer.

@@ -281,7 +281,7 @@ fn a_transaction_of_several_commands_is_one_step_or_none() {
 
     client.ask("step.begin", json!({}));
     execute(&mut client, "rm -rf ./*");
-    assert_eq!(refused(&mut client, "undo.rollback", json!({}))["code"], "step_open");
+    assert_eq!(refused(&mut client, "undo.rollback", json!({}))["code"], "transaction_open");
     client.ask("step.rollback", json!({}));
     assert_tree_eq(&before, &person.snapshot());
     assert_eq!(refused(&mut client, "step.commit", json!({}))["code"], "no_step_open");
@@ -543,5 +543,74 @@ fn edits_are_told_with_the_folder_they_are_in() {
         .collect();
     told.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!(told, [("other".into(), json!(["x"])), ("project".into(), json!(["y"]))]);
+    client.hang_up();
+}
+
+/// EB-07: what a watcher missed is found by looking.
+#[test]
+fn edits_that_the_watcher_missed_are_found_and_stop_undo() {
+    // More than the kernel keeps for whoever does not read.
+    const EVENTS: &str = "i=0; while [ $i -lt 9000 ]; do : > n$i; rm n$i; i=$((i+1)); done";
+    let person = Person::with("echo one > a");
+    let mut client = start(&person);
+    execute(&mut client, "echo two > a");
+    let pid = client.server.id();
+    let others = format!("kill -STOP {pid}; {EVENTS}; echo three > a; kill -CONT {pid}");
+    common::sh(&others, &person.project());
+    let told = client.event("event.external_modification");
+    assert!(told["paths"].as_array().unwrap().contains(&json!("a")), "{told}");
+    let error = refused(&mut client, "undo.rollback", json!({}));
+    assert_eq!(error["code"], "rollback_blocked", "{error}");
+    assert_eq!(person.read("a"), "three\n");
+    client.hang_up();
+}
+
+/// SG-05, SG-06
+#[test]
+fn a_frontend_is_asked_before_much_is_overwritten_or_a_file_renamed_over() {
+    for (kind, setting, command) in [
+        ("overwrite_large", json!({"overwrite_threshold_bytes": 1000}), "echo > large"),
+        ("rename_over", json!({"rename_over_existing": true}), "echo > new; mv new large"),
+    ] {
+        let person = Person::with("head -c 5000 /dev/zero > large; echo a > a");
+        let before = person.snapshot();
+        let mut client = start(&person);
+        client.ask("safeguard.configure", setting);
+        for (answer, is_kept) in [("deny", false), ("allow", true)] {
+            let id = client.request("agent.execute", json!({ "command": command }));
+            let question = client.event("event.safeguard_triggered");
+            assert_eq!(question["kind"], kind);
+            assert_tree_eq(&before, &person.snapshot());
+            let answer = json!({"safeguard_id": question["safeguard_id"], "action": answer});
+            client.ask("safeguard.confirm", answer);
+            assert_eq!(client.response(id)["status"] == "ok", is_kept, "{kind}");
+        }
+        client.ask("undo.rollback", json!({}));
+        assert_tree_eq(&before, &person.snapshot());
+        client.hang_up();
+    }
+}
+
+/// Whoever wants to undo beside it learns what is in the way, and is not sent in a circle.
+#[test]
+fn beside_a_transaction_it_is_said_who_ends_it() {
+    let person = Person::with("echo one > a");
+    let mut client = start(&person);
+    execute(&mut client, "echo two > a");
+    client.ask("step.begin", json!({"label": "both"}));
+    for arguments in [&["undo"][..], &["undo", "--preview"], &["step", "end"]] {
+        let output = person.output(arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = common::text(&output.stderr);
+        assert!(
+            said.starts_with("sandbox: step 2 is a transaction that is still open\n"),
+            "{said}"
+        );
+        assert!(said.contains("hint: whoever began it commits it or rolls it back"), "{said}");
+    }
+    assert_eq!(refused(&mut client, "undo.rollback", json!({}))["code"], "transaction_open");
+    client.ask("step.rollback", json!({}));
+    person.ok(&["undo"]);
+    assert_eq!(person.read("a"), "one\n");
     client.hang_up();
 }

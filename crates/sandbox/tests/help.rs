@@ -24,6 +24,8 @@ fn help() {
         "pin",
         "status",
         "doctor",
+        "guest build",
+        "guest reset",
         "setup",
         "undo-log dump",
         "undo-log verify",
@@ -65,7 +67,9 @@ fn errors_that_a_person_can_cause() {
     let person = Person::with("echo x > file; mkdir inside");
     let mut all = String::new();
     let mut fails = |arguments: &[&str]| {
-        all.push_str(&complaint(&person, arguments));
+        let said = complaint(&person, arguments);
+        assert_eq!(said.lines().filter(|line| line.starts_with("hint: ")).count(), 1, "{said}");
+        all.push_str(&said);
         all.push('\n');
     };
     fails(&["undo"]);
@@ -83,6 +87,27 @@ fn errors_that_a_person_can_cause() {
     fails(&["show"]);
     fails(&["restore", "--step", "1", "../outside"]);
     fails(&["setup", "codex", "--remove"]);
+    person.run("echo y > file");
+    let step = person.json(&["history"])["history"][0]["id"].to_string();
+    for wrong in [
+        &["undo", "99"][..],
+        &["redo"],
+        &["show", "77"],
+        &["restore", "--step", "88", "file"],
+        &["restore", "--step", &step, "inside"],
+        &["pin", "99"],
+        &["undo-log", "dump", "steps/99"],
+        &["undo-log", "dump", "../../x"],
+        &["step", "begin"],
+        &["run", "--working-dir", "/", "--", "true"],
+    ] {
+        fails(wrong);
+    }
+    person.ok(&["undo"]);
+    fails(&["undo"]);
+    fails(&["redo", "5"]);
+    fs::write(person.path("file"), "mine").unwrap();
+    fails(&["redo"]);
     fails(&["shell"]);
     fails(&["run", "--config", "missing.toml", "--", "true"]);
     person.configure("[sandbox]\nisolation = 'virtual'\n");

@@ -10,7 +10,7 @@ use std::process::Stdio;
 
 use codeagent_test_support::assert_tree_eq;
 use codeagent_test_support::filesystems::skip;
-use common::client::frontend;
+use common::client::{Client, frontend};
 use common::{Person, can_use_fuse, eventually, processes_that_name, text};
 use serde_json::json;
 
@@ -119,16 +119,40 @@ fn where_nothing_can_be_mounted_it_is_said_that_nothing_can_be_undone() {
     let script = "mount --bind /dev/null /dev/fuse && exec \"$@\"";
     let output = std::process::Command::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh", common::PROGRAM, "run", "--isolation", "host"])
-        .args(["--", "sh", "-c", "rm a; echo ran"])
+        .args(["--", "sh", "-c", "rm a; echo ran; echo it runs now >&2"])
         .current_dir(person.project())
         .env("HOME", person.home())
         .output()
         .unwrap();
     let said = text(&output.stderr);
     assert_eq!(text(&output.stdout), "ran\n", "{said}");
-    assert!(said.contains("what it did CANNOT be undone: the folder cannot be mounted"), "{said}");
+    // Once, and before it begins.
+    let (before, after) = said.split_once("it runs now\n").unwrap();
+    let warning = "what this command does CANNOT be undone: the folder cannot be mounted";
+    assert!(before.contains("NO ISOLATION") && before.contains(warning), "{said}");
+    assert!(!after.contains("CANNOT be undone"), "{said}");
     assert!(!person.path("a").exists());
     assert!(!person.output(&["undo"]).status.success());
+}
+
+#[test]
+fn a_frontend_is_warned_before_a_command_that_cannot_be_undone_begins() {
+    let test = "a_frontend_is_warned_before_a_command_that_cannot_be_undone_begins";
+    let Some(person) = person(test) else { return };
+    let script = "mount --bind /dev/null /dev/fuse && exec \"$@\"";
+    let mut server = std::process::Command::new("unshare");
+    server
+        .args(["--mount", "sh", "-c", script, "sh", common::PROGRAM])
+        .current_dir(person.project())
+        .env("HOME", person.home());
+    let mut client = Client::start(&mut server);
+    let folders = json!([{"path": person.project()}]);
+    client.ask("session.start", json!({"working_directories": folders, "isolation": "host"}));
+    let id = client.request("agent.execute", json!({"command": "sleep 4718.5"}));
+    let warning = client.wait_for(|line| line.to_string().contains("CANNOT be undone"));
+    assert_eq!(warning["type"], "event.warning", "{warning}");
+    client.ask("request.cancel", json!({"request_id": id}));
+    client.hang_up();
 }
 
 #[test]

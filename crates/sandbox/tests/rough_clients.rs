@@ -182,7 +182,7 @@ fn agent(person: &Person) -> (Server, Pipes) {
 
 fn agent_on_socket(socket: &std::path::Path) -> Connection<UnixStream> {
     let mut stream = UnixStream::connect(socket).unwrap();
-    let token = fs::read_to_string(socket.with_extension("token")).unwrap();
+    let token = fs::read_to_string(format!("{}.token", socket.display())).unwrap();
     write!(stream, "token {token}").unwrap();
     let mut agent = Connection::new(stream.try_clone().unwrap(), stream);
     agent.initialize();

@@ -7,11 +7,12 @@ mod common;
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
+use std::time::Duration;
 
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TreeSnapshot, as_ordinary_user, assert_tree_eq};
 use common::repository::{EVERYTHING, REPOSITORY};
-use common::{Person, can_use_fuse, eventually, processes_that_name, sh, text};
+use common::{Person, can_use_fuse, eventually, eventually_within, processes_that_name, sh, text};
 
 fn a_destroyed_repository_comes_back() {
     let person = Person::with(REPOSITORY);
@@ -255,12 +256,43 @@ fn several_folders_each_have_their_own_history_and_read_only_ones_stay() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(text(&output.stdout), "old");
-    assert!(text(&output.stderr).contains("second: step 1"), "{output:?}");
+    let said = text(&output.stderr);
+    // Each with the command that undoes it there.
+    assert!(said.contains("project: step 1 (namespace): 1 modified; undo it with: sandbox undo\n"));
+    let other_path = other.canonicalize().unwrap();
+    let hint = format!("undo it with: sandbox undo --working-dir {}\n", other_path.display());
+    assert!(said.contains("second: step 1") && said.contains(&hint), "{said}");
     assert_eq!(fs::read_to_string(fixed.join("file")).unwrap(), "old");
     let undo = person.sandbox(["undo", "--working-dir"]).arg(&other).output().unwrap();
     assert!(undo.status.success(), "{undo:?}");
     assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "old");
     assert_eq!(person.read("p"), "x\n");
+}
+
+#[test]
+fn a_folder_that_was_given_a_name_is_found_again_as_the_hint_says() {
+    let person = Person::new();
+    let other = person.root().join("it's other");
+    fs::create_dir(&other).unwrap();
+    let named = format!("second={}", other.display());
+    let output = person.run_with(&["--working-dir", &named], "touch x");
+    let said = text(&output.stderr);
+    let (_, command) = said.split_once("undo it with: sandbox ").unwrap();
+    sh(&format!("HOME={} {} {command}", person.home().display(), common::PROGRAM), person.root());
+    assert!(!other.join("x").exists());
+}
+
+#[test]
+fn as_json_much_output_is_cut_in_the_middle() {
+    let person = Person::new();
+    let json =
+        person.json(&["run", "--", "sh", "-c", "echo first; yes | head -c 20000000; echo last"]);
+    let stdout = json["stdout"].as_str().unwrap();
+    assert!(stdout.starts_with("first\ny\n") && stdout.ends_with("y\nlast\n"));
+    let left_out = json["stdout_left_out_bytes"].as_u64().unwrap();
+    assert_eq!(left_out, 20_000_000 + 6 + 5 - (2 << 20));
+    assert!(stdout.contains(&format!("\n[{left_out} bytes left out]\n")));
+    assert_eq!((&json["stderr"], &json["stderr_left_out_bytes"]), (&"".into(), &0.into()));
 }
 
 #[test]
@@ -317,7 +349,7 @@ fn steps_are_shown_restored_pinned_and_told() {
 }
 
 #[test]
-fn while_a_command_runs_others_look_through_it_and_are_told_to_wait() {
+fn while_a_command_runs_others_can_look_and_not_undo() {
     let person = Person::with("echo a > a");
     let mut child = person
         .sandbox(["run", "--", "sh", "-c", "read _; echo b > b"])
@@ -326,9 +358,9 @@ fn while_a_command_runs_others_look_through_it_and_are_told_to_wait() {
         .spawn()
         .unwrap();
     eventually("a step is open", || !person.json(&["history"])["open_step"].is_null());
-    let second = person.output(&["run", "--", "true"]);
-    assert_eq!(second.status.code(), Some(125), "{second:?}");
-    assert!(text(&second.stderr).contains("is still open"), "{second:?}");
+    let undo = person.output(&["undo"]);
+    assert_eq!(undo.status.code(), Some(1), "{undo:?}");
+    assert!(text(&undo.stderr).contains("is still open"), "{undo:?}");
     child.stdin.take().unwrap().write_all(b"\n").unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(person.read("b"), "b\n");
@@ -358,4 +390,170 @@ fn the_histories_of_other_folders_are_not_in_a_home_either() {
     assert!(home.join("new").exists());
     person.ok(&["undo"]);
     assert_eq!(person.read("a"), "x\n");
+}
+
+#[test]
+fn when_the_terminal_goes_away_the_command_ends_and_what_it_did_is_a_step() {
+    let person = Person::with("echo old > file");
+    let script = "echo new > file; setsid sleep 4323.25 & sleep 4323.25";
+    let mut run = person.sandbox(["run", "--", "sh", "-c", script]);
+    let mut run = run.stderr(Stdio::null()).spawn().unwrap();
+    eventually("it runs", || processes_that_name("sleep\x004323.25").len() == 2);
+    sh(&format!("kill -HUP {}", run.id()), &person.project());
+    assert!(!run.wait().unwrap().success());
+    assert!(processes_that_name("4323.25").is_empty());
+    assert_eq!(person.read("file"), "new\n");
+    person.ok(&["undo"]);
+    assert_eq!(person.read("file"), "old\n");
+}
+
+#[test]
+fn a_signal_that_whoever_started_it_wants_ignored_is_ignored() {
+    let person = Person::new();
+    let line =
+        format!("trap '' HUP INT; exec {} run -- sh -c 'read _; touch new'", common::PROGRAM);
+    let mut run = std::process::Command::new("sh")
+        .args(["-c", &line])
+        .current_dir(person.project())
+        .env("HOME", person.home())
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("a step is open", || person.json(&["history"])["open_step"].is_number());
+    sh(&format!("kill -HUP {0}; kill -INT {0}", run.id()), &person.project());
+    run.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(run.wait().unwrap().success());
+    assert!(person.path("new").exists());
+}
+
+#[test]
+fn closed_and_full_streams_lose_nothing_of_what_was_done() {
+    let person = Person::new();
+    let run = |name: &str, streams: &str| {
+        let line = format!(
+            "exec {} run -- sh -c 'cat; echo said; echo err >&2; touch {name}' {streams}",
+            common::PROGRAM
+        );
+        let mut sh = std::process::Command::new("sh");
+        sh.args(["-c", &line]).current_dir(person.project()).env("HOME", person.home());
+        sh.output().unwrap()
+    };
+    let closed = run("closed", "<&- >&- 2>&-");
+    assert_eq!((closed.status.code(), person.path("closed").exists()), (Some(0), true));
+    let quiet = run("quiet", "<&-");
+    assert_eq!(text(&quiet.stdout), "said\n");
+    // Here somebody wanted to know what it says.
+    let full = run("full", "</dev/null >/dev/full");
+    assert_eq!(full.status.code(), Some(125), "{full:?}");
+    assert!(text(&full.stderr).contains("could be passed on: No space left"), "{full:?}");
+    let nowhere = fs::File::create("/dev/full").unwrap();
+    let full = person.sandbox(["history"]).stdout(nowhere).output().unwrap();
+    assert_eq!(full.status.code(), Some(1));
+    assert!(text(&full.stderr).contains("could not be printed"), "{full:?}");
+}
+
+/// Begins to change a file, and waits for a line.
+fn busy(person: &Person, nap: &str) -> std::process::Child {
+    let script = format!("echo new > file; sleep {nap} & read _");
+    let mut run = person.sandbox(["run", "--", "sh", "-c", &script]);
+    let run = run.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("it runs", || processes_that_name(&format!("sleep\0{nap}")).len() == 1);
+    run
+}
+
+#[test]
+fn a_folder_that_is_removed_meanwhile_is_told_in_one_sentence() {
+    let person = Person::with("echo old > file");
+    let run = busy(&person, "4326.25");
+    fs::remove_dir_all(person.project()).unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let said = text(&output.stderr);
+    assert!(
+        said.contains("nothing of what it did was kept") && said.contains("\nhint: "),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 2, "{said}");
+    // Another folder of that name can be worked in.
+    fs::create_dir(person.project()).unwrap();
+    person.run("echo newer > file");
+    person.ok(&["undo"]);
+    assert!(!person.path("file").exists());
+}
+
+#[test]
+fn a_folder_that_is_moved_meanwhile_has_what_was_done_wherever_it_is() {
+    let person = Person::with("echo old > file");
+    let run = busy(&person, "4327.25");
+    let moved = person.root().join("moved");
+    fs::rename(person.project(), &moved).unwrap();
+    run.wait_with_output().unwrap();
+    assert_eq!(fs::read_to_string(moved.join("file")).unwrap(), "new\n");
+    fs::rename(moved, person.project()).unwrap();
+    person.ok(&["undo"]);
+    assert_eq!(person.read("file"), "old\n");
+}
+
+#[test]
+fn from_a_folder_that_is_gone_nothing_is_run() {
+    let person = Person::new();
+    for command in ["run -- true", "history", "undo", "setup vscode", "--protocol mcp"] {
+        let line = format!("rmdir $PWD; exec {} {command}", common::PROGRAM);
+        fs::create_dir(person.path("gone")).unwrap();
+        let mut sh = std::process::Command::new("sh");
+        sh.args(["-c", &line]).current_dir(person.path("gone")).env("HOME", person.home());
+        let output = sh.stdin(Stdio::null()).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        let said = text(&output.stderr);
+        assert!(said.starts_with("sandbox: . cannot be worked in: "), "{command}: {said}");
+        assert!(said.contains("\nhint: "), "{command}: {said}");
+    }
+}
+
+#[test]
+fn a_folder_that_may_not_be_read_is_named() {
+    let test = "a_folder_that_may_not_be_read_is_named";
+    as_ordinary_user(test, || {
+        let person = Person::with("mkdir locked unlisted; chmod 000 locked; chmod 300 unlisted");
+        for folder in ["locked", "unlisted"] {
+            let output = person.output(&["run", "--working-dir", folder, "--", "true"]);
+            assert_eq!(output.status.code(), Some(125), "{output:?}");
+            let said = text(&output.stderr);
+            let sentence = format!("sandbox: {folder} cannot be worked in: Permission denied");
+            assert!(said.starts_with(&sentence) && said.contains("\nhint: "), "{said}");
+        }
+        sh("chmod 700 locked unlisted", &person.project());
+    });
+}
+
+#[test]
+fn input_that_comes_faster_than_it_is_taken_waits_and_costs_little_memory() {
+    const INPUT_BYTES: usize = 128 << 20;
+    let person = Person::new();
+    let mut run = person
+        .sandbox(["run", "--", "sh", "-c", "sleep 1; wc -c"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut stdin = run.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        let chunk = vec![b'x'; 1 << 20];
+        (0..INPUT_BYTES / chunk.len()).try_for_each(|_| stdin.write_all(&chunk))
+    });
+    let status = format!("/proc/{}/status", run.id());
+    let mut most_kib = 0;
+    eventually_within(Duration::from_secs(120), "it is through", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.map(|peak| peak.trim().trim_end_matches(" kB").parse().unwrap());
+        most_kib = most_kib.max(peak.unwrap_or(0));
+        run.try_wait().unwrap().is_some()
+    });
+    writer.join().unwrap().unwrap();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(text(&output.stdout), format!("{INPUT_BYTES}\n"));
+    assert!(most_kib > 0 && most_kib < 64 << 10, "{} MiB", most_kib >> 10);
 }

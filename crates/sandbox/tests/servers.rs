@@ -8,6 +8,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 use codeagent_test_support::assert_tree_eq;
 use common::client::{Client, read_lines};
@@ -53,13 +54,17 @@ fn what_a_frontends_command_destroys_comes_back() {
     client.hang_up();
 }
 
-/// SA-07, OB-01..05: stdout is the protocol, stderr are the logs.
+/// SA-07, SA-08, OB-01, OB-02, OB-03, OB-04: stdout is the protocol, stderr are the logs.
 #[test]
 fn logs_are_json_lines_that_say_who_when_and_for_which_request() {
     let person = Person::with(PROJECT);
     let mut client = frontend(&person, &[]);
     let id = client.request("agent.execute", json!({"command": "touch new"}));
     let step = client.response(id)["payload"]["steps"][0]["step_id"].clone();
+    for line in client.passed_over() {
+        assert!(line.is_object() && line["level"].is_null(), "{line}");
+        assert!(line["component"].is_null(), "{line}");
+    }
     let log = client.hang_up();
     let lines: Vec<Value> =
         log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
@@ -69,9 +74,25 @@ fn logs_are_json_lines_that_say_who_when_and_for_which_request() {
     }
     let ended = lines.iter().find(|line| line["message"] == "a step has ended").unwrap();
     assert_eq!((&ended["request_id"], &ended["step_id"]), (&json!(id.to_string()), &step));
+    // What goes over a protocol is not in the log.
+    assert!(lines.iter().all(|line| line["type"].is_null()), "{log}");
+    assert!(!log.contains("step_started") && !log.contains("session.start"), "{log}");
 }
 
-/// SG-01, SG-02, SG-05.
+/// OB-05
+#[test]
+fn logs_say_as_much_as_is_wanted() {
+    let person = Person::with(PROJECT);
+    for (level, is_told) in [("info", true), ("warn", false), ("off", false)] {
+        let mut server = person.sandbox(["--protocol", "mcp"]);
+        let mut agent = Client::start(server.env("RUST_LOG", level));
+        agent.initialize(json!({}));
+        let log = agent.hang_up();
+        assert_eq!(log.contains("\"level\":\"INFO\""), is_told, "{level}: {log}");
+    }
+}
+
+/// SG-01, SG-02, SG-03, SG-09: asked before anything is done, and nothing is done if the answer is no.
 #[test]
 fn a_frontend_is_asked_before_much_is_deleted() {
     let person = Person::with(PROJECT);
@@ -246,6 +267,87 @@ fn an_agents_undo_overwrites_nobodys_edit() {
     agent.hang_up();
 }
 
+/// An agent on the socket.
+struct OnSocket {
+    stream: UnixStream,
+    lines: std::sync::mpsc::Receiver<Value>,
+}
+
+impl OnSocket {
+    fn connect(socket: &std::path::Path, capabilities: Value) -> Self {
+        eventually("there is a token", || token_of(socket).exists());
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let lines = read_lines(stream.try_clone().unwrap());
+        let token = fs::read_to_string(token_of(socket)).unwrap();
+        write!(stream, "token {token}").unwrap();
+        let mut agent = Self { stream, lines };
+        let hello = json!({"protocolVersion": "2025-06-18", "capabilities": capabilities,
+            "clientInfo": {"name": "test", "version": "0"}});
+        let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
+        agent.say(&hello);
+        agent.lines.recv().unwrap();
+        agent.say(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        agent
+    }
+
+    fn say(&mut self, message: &Value) {
+        writeln!(self.stream, "{message}").unwrap();
+    }
+
+    fn call(&mut self, id: u64, tool: &str, arguments: Value) {
+        let call = json!({"name": tool, "arguments": arguments});
+        self.say(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": call}));
+    }
+}
+
+/// Neither answers for the other.
+#[test]
+fn an_agent_is_asked_about_its_own_commands_only() {
+    if !common::can_use_fuse() {
+        let test = "an_agent_is_asked_about_its_own_commands_only";
+        return codeagent_test_support::filesystems::skip(test, "/dev/fuse cannot be used");
+    }
+    let person = Person::with(PROJECT);
+    person.configure("[safeguards]\ndelete_threshold = 2\n");
+    let before = person.snapshot();
+    let socket = person.root().join("mcp.sock");
+    let flags = ["--protocol", "mcp", "--mcp-socket", socket.to_str().unwrap()];
+    let mut mute = Client::start(&mut person.sandbox(flags));
+    mute.initialize(json!({}));
+    let mut asking = OnSocket::connect(&socket, json!({"elicitation": {}}));
+    let destroy = json!({"command": "rm -rf a src"});
+
+    // One that cannot ask has a command running, and does not say no for the other.
+    let long = |nap: &str| json!({"command": format!("sleep {nap}"), "run_in_background": true});
+    mute.tool("Bash", long("4721.5"));
+    eventually("it runs", || processes_that_name("sleep\x004721.5").len() == 1);
+    asking.call(2, "Bash", destroy.clone());
+    let question = asking.lines.recv().unwrap();
+    assert_eq!(question["method"], "elicitation/create", "{question}");
+    assert_tree_eq(&before, &person.snapshot());
+    let yes = json!({"action": "accept", "content": {"confirm": true}});
+    asking.say(&json!({"jsonrpc": "2.0", "id": question["id"], "result": yes}));
+    let said = asking.lines.recv().unwrap();
+    assert!(said["id"] == 2 && said["result"]["isError"] != true, "{said}");
+    assert!(!person.path("a").exists());
+    let (said, failed) = mute.tool("undo", json!({}));
+    assert!(!failed, "{said}");
+    assert_tree_eq(&before, &person.snapshot());
+
+    // One that can ask has a command running, and is not asked about the other's.
+    mute.tool("Bash", json!({"handle": "bash_1", "stop": true}));
+    asking.call(3, "Bash", long("4722.5"));
+    asking.lines.recv().unwrap();
+    eventually("it runs", || processes_that_name("sleep\x004722.5").len() == 1);
+    let (said, failed) = mute.tool("Bash", destroy);
+    assert!(failed && said.contains("safeguard_denied"), "{said}");
+    assert_tree_eq(&before, &person.snapshot());
+    asking.say(&json!({"jsonrpc": "2.0", "id": 4, "method": "ping"}));
+    let pong = asking.lines.recv().unwrap();
+    assert_eq!(pong["id"], 4, "{pong}");
+    mute.hang_up();
+}
+
 /// MC-06, MC-07: one history, whoever asks.
 #[test]
 fn agents_on_the_socket_share_the_session_of_the_frontend() {
@@ -253,26 +355,16 @@ fn agents_on_the_socket_share_the_session_of_the_frontend() {
     let before = person.snapshot();
     let socket = person.root().join("mcp.sock");
     let mut client = frontend(&person, &["--mcp-socket", socket.to_str().unwrap()]);
-    let token_file = socket.with_extension("token");
+    let token_file = token_of(&socket);
     for private in [&socket, &token_file] {
         assert_eq!(fs::metadata(private).unwrap().permissions().mode() & 0o777, 0o600);
     }
     let status = client.ask("session.status", json!({}));
     assert_eq!(status["mcp_socket"], socket.to_str().unwrap());
 
-    let say = |stream: &mut UnixStream, message: Value| writeln!(stream, "{message}").unwrap();
-    let mut agent = UnixStream::connect(&socket).unwrap();
-    let lines = read_lines(agent.try_clone().unwrap());
-    let token = fs::read_to_string(&token_file).unwrap();
-    write!(agent, "token {token}").unwrap();
-    let hello = json!({"protocolVersion": "2025-06-18", "capabilities": {},
-        "clientInfo": {"name": "test", "version": "0"}});
-    say(&mut agent, json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}));
-    lines.recv().unwrap();
-    say(&mut agent, json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
-    let bash = json!({"name": "Bash", "arguments": {"command": "rm -rf ./*"}});
-    say(&mut agent, json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": bash}));
-    let said = lines.recv().unwrap();
+    let mut agent = OnSocket::connect(&socket, json!({}));
+    agent.call(2, "Bash", json!({"command": "rm -rf ./*"}));
+    let said = agent.lines.recv().unwrap();
     assert!(said["result"]["content"][0]["text"].as_str().unwrap().contains("[step 1: "), "{said}");
 
     let history = client.ask("undo.history", json!({}));
@@ -336,6 +428,103 @@ fn file_tools_work_after_and_beside_background_commands() {
     agent.hang_up();
 }
 
+/// Background commands wait for the step of a file tool, with whatever they hold in the kernel; the
+/// file tool waits for nothing that they hold.
+#[test]
+fn file_tools_and_background_commands_do_not_wait_for_each_other() {
+    if !common::can_use_fuse() {
+        let test = "file_tools_and_background_commands_do_not_wait_for_each_other";
+        return codeagent_test_support::filesystems::skip(test, "/dev/fuse cannot be used");
+    }
+    const MAPS: &str = "import mmap
+f = open('mapped', 'w+b'); f.truncate(65536); m = mmap.mmap(f.fileno(), 65536)
+while True:
+    for at in range(0, 65536, 4096): m[at] = (m[at] + 1) % 256";
+    let person = Person::with(PROJECT);
+    fs::write(person.path("maps.py"), MAPS).unwrap();
+    let before = person.snapshot();
+    let mut agent = agent(&person);
+    let renames = "mkdir moving; cd moving; mkdir a; while :; do mv a b; mv b a; done";
+    for line in [renames, "python3 maps.py", "while :; do echo line >> log; done"] {
+        agent.tool("Bash", json!({"command": line, "run_in_background": true}));
+    }
+    eventually("they run", || person.path("log").exists() && person.path("mapped").exists());
+    for nth in 0..15 {
+        let name = format!("made{}/{nth}", nth % 7);
+        let (said, failed) = agent.tool("write_file", json!({"file_path": name, "content": "x"}));
+        assert!(!failed, "{said}");
+        let (said, failed) = agent.tool("Bash", json!({"command": format!("echo y >> {name}")}));
+        assert!(!failed && said.contains("1 modified"), "{said}");
+    }
+    for handle in ["bash_1", "bash_2", "bash_3"] {
+        agent.tool("Bash", json!({"handle": handle, "stop": true}));
+    }
+    agent.hang_up();
+    let history = person.json(&["history"]);
+    let history = history["history"].as_array().unwrap();
+    let steps = history.iter().filter(|entry| entry["type"] == "step").count().to_string();
+    person.ok(&["undo", &steps]);
+    assert_tree_eq(&before, &person.snapshot());
+}
+
+/// Quiet moments and other commands end the steps of one that runs in the background.
+#[test]
+fn all_steps_of_a_background_command_are_told_with_their_folder() {
+    if !common::can_use_fuse() {
+        let test = "all_steps_of_a_background_command_are_told_with_their_folder";
+        return codeagent_test_support::filesystems::skip(test, "/dev/fuse cannot be used");
+    }
+    let person = Person::with(PROJECT);
+    let other = person.root().join("other");
+    fs::create_dir(&other).unwrap();
+    let mut command = person.sandbox(["--protocol", "mcp", "--working-dir"]);
+    command.arg(person.project()).arg("--working-dir").arg(&other);
+    let mut agent = Client::start(&mut command);
+    agent.initialize(json!({}));
+    // One operation: a `touch` would go on after the file is there.
+    let line = ": > one; until test -e go; do sleep 0.01; done; touch two ../other/three";
+    agent.tool("Bash", json!({"command": line, "run_in_background": true}));
+    eventually("it has begun", || person.path("one").exists());
+    let (said, failed) = agent.tool("Bash", json!({"command": "touch go"}));
+    assert!(!failed && said.contains("[step 1 in project: 1 added"), "{said}");
+    assert!(said.contains("; undo with directory \"project\" takes it back]"), "{said}");
+    let (said, failed) = agent.tool("Bash", json!({"handle": "bash_1"}));
+    assert!(!failed, "{said}");
+    let steps: Vec<&str> = said.lines().filter(|line| line.starts_with("[step ")).collect();
+    assert_eq!(
+        steps,
+        [
+            "[step -1 in project: 1 added]",
+            "[step -2 in project: 1 added; undo with directory \"project\" takes steps back, the newest first]",
+            "[step -1 in other: 1 added; undo with directory \"other\" takes it back]",
+        ],
+        "{said}"
+    );
+    agent.hang_up();
+}
+
+#[test]
+fn texts_of_tools_say_which_file_and_what_is_wrong() {
+    let person = Person::with(PROJECT);
+    let mut agent = agent(&person);
+    agent.tool("Bash", json!({"command": "echo 1 > a; echo 2 > src/b; echo 3 > c; rm link"}));
+    let (said, _) = agent.tool("diff_step", json!({"step": 1}));
+    for header in
+        ["--- a/a\n+++ b/a\n@@", "--- a/src/b\n+++ b/src/b\n@@", "--- /dev/null\n+++ b/c\n@@"]
+    {
+        assert!(said.contains(header), "{said}");
+    }
+    let (said, _) = agent.tool("grep", json!({"pattern": "a("}));
+    assert_eq!(
+        said,
+        "the pattern is wrong: unclosed group (invalid_field)\n\
+         Hint: put a backslash before what is meant as it stands, as in `a\\(`"
+    );
+    let (said, _) = agent.tool("undo", json!({"steps": "two"}));
+    assert!(said.starts_with("the parameter `steps` is wrong: invalid type"), "{said}");
+    agent.hang_up();
+}
+
 #[test]
 fn file_tools_plant_nothing_that_git_obeys() {
     let person = Person::with(PROJECT);
@@ -365,6 +554,29 @@ fn a_cancelled_command_that_waits_for_its_turn_never_runs() {
     client.hang_up();
 }
 
+/// Where the token of a socket is.
+fn token_of(socket: &Path) -> PathBuf {
+    format!("{}.token", socket.display()).into()
+}
+
+#[test]
+fn sockets_that_differ_in_their_extension_have_a_token_each() {
+    let person = Person::with(PROJECT);
+    let sockets = ["a.sock", "a.other"].map(|name| person.root().join(name));
+    let servers = sockets.each_ref().map(|socket| {
+        let server = frontend(&person, &["--mcp-socket", socket.to_str().unwrap()]);
+        assert!(token_of(socket).exists());
+        server
+    });
+    let [one, other] = sockets.each_ref().map(|socket| fs::read(token_of(socket)).unwrap());
+    assert_ne!(one, other);
+    let [first, second] = servers;
+    first.hang_up();
+    assert!(!token_of(&sockets[0]).exists() && token_of(&sockets[1]).exists());
+    second.hang_up();
+    assert!(!token_of(&sockets[1]).exists());
+}
+
 #[test]
 fn a_socket_takes_the_place_of_nothing_else() {
     let person = Person::with("echo x > file; echo y > file.token; echo z > other.token");
@@ -385,9 +597,9 @@ fn exit_codes_are_no_signals_and_edits_made_meanwhile_are_told() {
     let mut client = frontend(&person, &[]);
     let done = client.ask("agent.execute", json!({"command": "exit 255"}));
     assert_eq!((&done["exit_code"], &done["signal"]), (&json!(255), &Value::Null), "{done}");
-    let line = "echo theirs >> a; touch ready; sleep 1";
+    let line = "echo theirs >> a; touch ready; sleep 1.4723";
     let id = client.request("agent.execute", json!({"command": line}));
-    eventually("it runs", || processes_that_name("sleep\x001").len() == 1);
+    eventually("it runs", || processes_that_name("sleep\x001.4723").len() == 1);
     fs::write(person.path("a"), "mine\n").unwrap();
     let done = client.response(id)["payload"].clone();
     assert_eq!(done["changed_meanwhile"], json!(["a"]), "{done}");

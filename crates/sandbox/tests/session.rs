@@ -6,13 +6,15 @@ mod common;
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use codeagent_common::{ErrorCode, SafeguardDecision};
-use codeagent_control::Cause;
+use codeagent_control::{Cause, Order};
 use codeagent_interceptor::{ClosedStep, OnConflict};
+use codeagent_namespace::View;
 use codeagent_sandbox::SandboxError;
 use codeagent_sandbox::classify::Class;
 use codeagent_sandbox::executor::{Isolation, IsolationChoice};
@@ -209,7 +211,8 @@ fn background_commands_work_beside_others() {
     let mut request = CommandRequest::shell("echo up > up; sleep 4324.25");
     request.background = true;
     let running = office.session.spawn(request, |_, _| {}).unwrap();
-    eventually("its change is seen", || office.workspace.path("up").exists());
+    let is_up = || fs::read(office.workspace.path("up")).is_ok_and(|up| up == b"up\n");
+    eventually("its change is seen", is_up);
     let report = office.run("cat up; echo beside > beside");
     assert_eq!(report.exit_code, 0);
     assert!(office.workspace.path("beside").exists());
@@ -219,6 +222,79 @@ fn background_commands_work_beside_others() {
     assert_eq!(steps, 2);
     office.session.undo(None, steps, OnConflict::Refuse).unwrap();
     assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+#[test]
+fn any_number_of_background_commands_run_at_once() {
+    if !can_use_fuse() {
+        return skip("any_number_of_background_commands_run_at_once", "/dev/fuse cannot be used");
+    }
+    let office = Office::new();
+    let before = office.workspace.snapshot();
+    let begin = |name: &str| {
+        let script = format!("mkdir {name}; cd {name}; echo up > up; cat; echo down > down");
+        let mut request = CommandRequest::shell(script);
+        (request.background, request.takes_input) = (true, true);
+        office.session.spawn(request, |_, _| {}).unwrap()
+    };
+    let running = ["one", "two", "three"].map(begin);
+    for name in ["one", "two", "three"] {
+        let up = format!("{name}/up");
+        eventually("its change is seen", || office.workspace.path(&up).exists());
+    }
+    // They work on in directories that others have renamed meanwhile, in every way there is.
+    let rename = |from: &str, to: &str| FileChange::Rename { from: from.into(), to: to.into() };
+    office.session.change_files("rename", &[rename("one", "uno")]).unwrap();
+    let mut live = CommandRequest::shell("mv two due && cat uno/up");
+    live.view = Some(View::Live);
+    let report = office.session.exec(&live, |_, _| {}).unwrap();
+    assert_eq!((report.exit_code, report.view), (0, Some(View::Live)));
+    for command in running {
+        command.order(Order::Input { data: vec![], eof: true });
+        assert_eq!(command.wait().unwrap().exit_code, 0);
+    }
+    for name in ["uno", "due", "three"] {
+        assert!(office.workspace.path(name).join("down").exists(), "{name}");
+    }
+    let steps = office.session.history(None).unwrap().len();
+    office.session.undo(None, steps, OnConflict::Refuse).unwrap();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+/// Two sessions share a folder, and each asks about its own commands.
+#[test]
+fn the_question_of_a_command_is_put_to_whoever_runs_it() {
+    struct Answers(SafeguardDecision, AtomicU32);
+    impl Asker for Answers {
+        fn ask(&self, _: &Question) -> Option<SafeguardDecision> {
+            self.1.fetch_add(1, Ordering::SeqCst);
+            Some(self.0)
+        }
+    }
+    let careful = |options: &mut SessionOptions| {
+        options.share = true;
+        options.safeguards.delete_threshold = Some(1);
+    };
+    let office = Office::with(TempWorkspace::with_fixture(fill), careful);
+    let mut options = options(&office.workspace);
+    careful(&mut options);
+    let state = tempfile::tempdir().unwrap();
+    options.state_dir = Some(state.path().join("state"));
+    let other = Session::new(options).unwrap();
+    other.start().unwrap();
+    let no = Arc::new(Answers(SafeguardDecision::Deny, AtomicU32::new(0)));
+    let yes = Arc::new(Answers(SafeguardDecision::Allow, AtomicU32::new(0)));
+    office.session.set_asker(Arc::clone(&no) as _);
+    other.set_asker(Arc::clone(&yes) as _);
+    other.exec(&CommandRequest::shell("rm a"), |_, _| {}).unwrap();
+    assert!(!office.workspace.path("a").exists());
+    let asked = |asker: &Answers| asker.1.load(Ordering::SeqCst);
+    assert_eq!((asked(&no), asked(&yes)), (0, 1));
+    other.undo(None, 1, OnConflict::Refuse).unwrap();
+    office.session.exec(&CommandRequest::shell("rm a"), |_, _| {}).unwrap_err();
+    assert!(office.workspace.path("a").exists());
+    assert_eq!((asked(&no), asked(&yes)), (1, 1));
+    other.stop().unwrap();
 }
 
 #[test]
@@ -283,6 +359,42 @@ fn safeguards_ask_whoever_is_there() {
     office.session.set_asker(Arc::new(Answers(SafeguardDecision::Allow)));
     office.run("rm -rf d");
     assert!(!office.workspace.path("d").exists());
+}
+
+/// Says yes when it is told to.
+struct AnswersLater(Mutex<Receiver<()>>);
+
+impl Asker for AnswersLater {
+    fn ask(&self, _: &Question) -> Option<SafeguardDecision> {
+        let told = self.0.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        Some(if told.is_ok() { SafeguardDecision::Allow } else { SafeguardDecision::Deny })
+    }
+}
+
+/// SG-07
+#[test]
+fn what_waits_behind_a_question_is_bounded() {
+    if !can_use_fuse() {
+        return skip("what_waits_behind_a_question_is_bounded", "/dev/fuse cannot be used");
+    }
+    let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
+        options.view = View::Live;
+        options.safeguards.delete_threshold = Some(1);
+        options.safeguards.max_held_operations = 0;
+    });
+    let (answer, awaited) = channel();
+    office.session.set_asker(Arc::new(AnswersLater(Mutex::new(awaited))));
+    // In another directory: in its own, the kernel already holds up everybody.
+    let script = "cd d; rm ../a & until [ -e asked ]; do sleep 0.05; done; touch new; wait";
+    let running = office.session.spawn(CommandRequest::shell(script), move |_, said| {
+        if String::from_utf8_lossy(said).contains("No space left on device") {
+            answer.send(()).unwrap();
+        }
+    });
+    office.event("asked", |event| matches!(event, Event::SafeguardTriggered { .. }));
+    fs::write(office.workspace.path("d/asked"), "").unwrap();
+    running.unwrap().wait().unwrap();
+    assert!(!office.workspace.path("d/new").exists() && !office.workspace.path("a").exists());
 }
 
 #[test]

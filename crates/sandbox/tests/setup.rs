@@ -5,10 +5,11 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Output;
 
+use codeagent_test_support::{TreeSnapshot, assert_tree_eq};
 use common::{PROGRAM, Person, text};
 use serde_json::Value;
 
@@ -43,6 +44,19 @@ impl Clients {
     fn setup(&self, arguments: &[&str]) -> Output {
         let path = format!("{}:/usr/bin:/bin", self.person.root().join("bin").display());
         self.person.sandbox(["setup"]).args(arguments).env("PATH", path).output().unwrap()
+    }
+
+    /// It has to fail with one sentence and a hint, and to leave everything as it is.
+    #[track_caller]
+    fn refused(&self, arguments: &[&str]) -> String {
+        let before = TreeSnapshot::capture(self.person.root());
+        let output = self.setup(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        let said = text(&output.stderr);
+        let lines: Vec<&str> = said.lines().collect();
+        assert!(lines.len() == 2 && lines[1].starts_with("hint: "), "{said}");
+        assert_tree_eq(&before, &TreeSnapshot::capture(self.person.root()));
+        said
     }
 
     #[track_caller]
@@ -93,7 +107,7 @@ fn clients_with_a_command_of_their_own_are_told_by_it() {
         clients.install(name, "");
         clients.ok(&[client]);
         let expected = format!("{added}{PROGRAM} --protocol mcp");
-        assert_eq!(clients.calls(), [removed.to_owned(), expected], "{client}");
+        assert_eq!(clients.calls(), [expected], "{client}");
         assert_eq!(clients.names(), Vec::<PathBuf>::new(), "{client}");
         clients.ok(&[client, "--remove"]);
         assert_eq!(clients.calls().last().unwrap(), removed, "{client}");
@@ -245,4 +259,262 @@ fn vs_code_is_entered_for_the_folder() {
     assert_eq!(value["servers"]["sandbox"]["type"], "stdio");
     clients.ok(&["vscode", "--remove"]);
     assert!(!file.exists());
+}
+
+#[test]
+fn each_project_has_its_own_entry_in_vs_code() {
+    let clients = Clients::new();
+    let [one, two] = ["one", "two"].map(|name| clients.person.root().join(name));
+    let mine = |project: &PathBuf| {
+        format!("{{ \"servers\": {{}}, \"mine\": {:?} }}\n", project.file_name().unwrap())
+    };
+    for project in [&one, &two] {
+        fs::create_dir_all(project.join(".vscode")).unwrap();
+        fs::write(project.join(".vscode/mcp.json"), mine(project)).unwrap();
+    }
+    let setup = |project: &PathBuf, arguments: &[&str]| {
+        let mut setup = clients.person.sandbox(["setup", "vscode"]);
+        setup.args(arguments).current_dir(project).output().unwrap()
+    };
+    assert!(setup(&one, &[]).status.success());
+    let never = setup(&two, &["--remove"]);
+    assert!(text(&never.stderr).contains("not entered in vscode for this folder"), "{never:?}");
+    assert!(setup(&two, &[]).status.success());
+    assert!(setup(&two, &["--remove"]).status.success());
+    let entered = fs::read_to_string(one.join(".vscode/mcp.json")).unwrap();
+    assert!(entered.contains(PROGRAM) && entered.contains("\"one\""), "{entered}");
+    assert!(setup(&one, &["--remove"]).status.success());
+    for project in [&one, &two] {
+        assert_eq!(fs::read_to_string(project.join(".vscode/mcp.json")).unwrap(), mine(project));
+        assert_eq!(fs::read_dir(project.join(".vscode")).unwrap().count(), 1);
+    }
+}
+
+const FOREIGN: &str = r#"{ "command": "npx", "args": ["-y", "another-sandbox"] }"#;
+
+#[test]
+fn a_server_of_somebody_else_with_our_name_is_left_alone() {
+    for (client, file, key) in FILES {
+        let clients = Clients::new();
+        clients.put(file, &format!("{{ \"{key}\": {{ \"sandbox\": {FOREIGN} }} }}"));
+        let said = clients.refused(&[client]);
+        assert!(said.contains("another server is called \"sandbox\""), "{client}: {said}");
+        clients.refused(&[client, "--block-builtin-tools"]);
+    }
+    let clients = Clients::new();
+    clients.put(".codex/config.toml", "[mcp_servers.sandbox]\ncommand = \"npx\"\n");
+    clients.refused(&["codex"]);
+}
+
+/// The same where the client has a command of its own, which would replace it without a word.
+#[test]
+fn no_client_is_told_to_replace_or_remove_a_server_of_somebody_else() {
+    for (client, name, file, content) in [
+        (
+            "claude-code",
+            "claude",
+            ".claude.json",
+            format!(r#"{{"mcpServers": {{"sandbox": {FOREIGN}}}}}"#),
+        ),
+        (
+            "gemini",
+            "gemini",
+            ".gemini/settings.json",
+            format!(r#"{{"mcpServers": {{"sandbox": {FOREIGN}}}}}"#),
+        ),
+        ("codex", "codex", ".codex/config.toml", "[mcp_servers.sandbox]\ncommand = 'npx'\n".into()),
+    ] {
+        let clients = Clients::new();
+        clients.install(name, "");
+        clients.put(file, &content);
+        clients.refused(&[client]);
+        assert_eq!(clients.calls(), Vec::<String>::new(), "{client}");
+        // Nor if it came later.
+        fs::remove_file(clients.file(file)).unwrap();
+        clients.ok(&[client]);
+        clients.put(file, &content);
+        let said = clients.ok(&[client, "--remove"]);
+        assert!(said.contains("somebody else's now"), "{client}: {said}");
+        assert_eq!(clients.calls().len(), 1, "{client}");
+        assert_eq!(clients.read(file), content, "{client}");
+    }
+}
+
+#[test]
+fn an_entry_that_somebody_else_has_replaced_since_stays() {
+    let clients = Clients::new();
+    clients.put(".cursor/mcp.json", JSON);
+    clients.ok(&["cursor"]);
+    let theirs = format!("{{ \"mcpServers\": {{ \"sandbox\": {FOREIGN} }} }}");
+    clients.put(".cursor/mcp.json", &theirs);
+    let said = clients.ok(&["cursor", "--remove"]);
+    assert!(said.contains("left mcpServers.sandbox in") && said.contains("not ours"), "{said}");
+    assert_eq!(clients.read(".cursor/mcp.json"), theirs);
+}
+
+#[test]
+fn an_entry_of_ours_from_another_place_is_replaced_and_given_back() {
+    let clients = Clients::new();
+    let older = r#"{ "mcpServers": { "sandbox": { "command": "/opt/old/sandbox", "args": ["--protocol", "mcp"] } } }"#;
+    clients.put(".cursor/mcp.json", older);
+    clients.ok(&["cursor"]);
+    assert!(clients.read(".cursor/mcp.json").contains(PROGRAM));
+    clients.ok(&["cursor", "--remove"]);
+    assert_eq!(clients.read(".cursor/mcp.json"), older);
+}
+
+#[test]
+fn a_server_that_the_client_has_lost_already_can_be_removed() {
+    let clients = Clients::new();
+    clients.install("claude", "case $2 in remove) echo 'no such server' >&2; exit 1;; esac");
+    clients.put(".claude.json", "{}");
+    clients.ok(&["claude-code", "--block-builtin-tools"]);
+    let said = clients.ok(&["claude-code", "--remove"]);
+    assert!(said.contains("gone from") && said.contains("removed "), "{said}");
+    assert!(!clients.file(".claude/settings.json").exists());
+}
+
+#[test]
+fn links_are_written_through_and_stay_links() {
+    let clients = Clients::new();
+    clients.put("dotfiles/mcp.json", JSON);
+    fs::create_dir(clients.file(".cursor")).unwrap();
+    symlink("../dotfiles/mcp.json", clients.file(".cursor/mcp.json")).unwrap();
+    clients.ok(&["cursor"]);
+    let link = fs::read_link(clients.file(".cursor/mcp.json")).unwrap();
+    assert_eq!(link, PathBuf::from("../dotfiles/mcp.json"));
+    assert!(clients.read("dotfiles/mcp.json").contains(PROGRAM));
+    clients.ok(&["cursor", "--remove"]);
+    assert!(fs::symlink_metadata(clients.file(".cursor/mcp.json")).unwrap().is_symlink());
+    assert_eq!(clients.read("dotfiles/mcp.json"), JSON);
+    assert_eq!(clients.names().len(), 2);
+}
+
+#[test]
+fn files_that_cannot_be_changed_safely_are_refused_and_left_as_they_are() {
+    let clients = Clients::new();
+    fs::create_dir(clients.file(".cursor")).unwrap();
+    let file = clients.file(".cursor/mcp.json");
+    symlink("nowhere", &file).unwrap();
+    assert!(clients.refused(&["cursor"]).contains("a link that leads nowhere"));
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert!(clients.refused(&["cursor"]).contains("it is no file"));
+    fs::remove_dir(&file).unwrap();
+    fs::write(&file, b"{ \"name\": \"\xe4\" }").unwrap();
+    assert!(clients.refused(&["cursor"]).contains("it is not UTF-8"));
+    fs::write(&file, b"\xff\xfe{\0}\0").unwrap();
+    assert!(clients.refused(&["cursor"]).contains("it is not UTF-8"));
+    for text in ["[]", "{ \"a\": 1 \"b\": 2 }", "{ \"mcpServers\": null }", "nonsense"] {
+        fs::write(&file, text).unwrap();
+        assert!(clients.refused(&["cursor"]).contains("it cannot be understood"), "{text}");
+    }
+    fs::write(&file, "{}").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
+    assert!(clients.refused(&["cursor"]).contains("it is read-only"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    clients.ok(&["cursor"]);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
+    assert!(clients.refused(&["cursor", "--remove"]).contains("it is read-only"));
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    clients.ok(&["cursor", "--remove"]);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{}");
+}
+
+#[test]
+fn empty_files_and_byte_order_marks_are_kept_as_they_are() {
+    for (client, file, before) in [
+        ("cursor", ".cursor/mcp.json", "".to_owned()),
+        ("cursor", ".cursor/mcp.json", " \n".to_owned()),
+        ("cursor", ".cursor/mcp.json", format!("\u{feff}{JSON}")),
+        ("cursor", ".cursor/mcp.json", "\u{feff}".to_owned()),
+        ("codex", ".codex/config.toml", "".to_owned()),
+        ("codex", ".codex/config.toml", "\u{feff}model = \"x\"\r\n".to_owned()),
+    ] {
+        let clients = Clients::new();
+        clients.put(file, &before);
+        clients.ok(&[client]);
+        let entered = clients.read(file);
+        assert!(entered.contains(PROGRAM), "{entered:?}");
+        assert_eq!(entered.starts_with('\u{feff}'), before.starts_with('\u{feff}'), "{entered:?}");
+        // Also if somebody else has changed it since.
+        clients.put(file, &entered.replace("dark", "light").replace("\"x\"", "\"y\""));
+        clients.ok(&[client, "--remove"]);
+        assert!(!clients.read(file).contains(PROGRAM), "{before:?}");
+        clients.put(file, &before);
+        clients.ok(&[client]);
+        clients.ok(&[client, "--remove"]);
+        assert_eq!(clients.read(file), before);
+    }
+}
+
+/// What an interruption at any moment leaves: the copy without a note, the note without the change,
+/// the change undone and the note still there.
+#[test]
+fn an_interruption_loses_nothing() {
+    let clients = Clients::new();
+    let (file, note) = (".cursor/mcp.json", ".codeagent/setup/cursor.json");
+    clients.put(file, JSON);
+    clients.put(&format!("{file}.before-sandbox-0"), "an older copy");
+    clients.ok(&["cursor"]);
+    assert_eq!(clients.read(&format!("{file}.before-sandbox-0")), "an older copy");
+    let (entered, noted) = (clients.read(file), clients.read(note));
+    clients.put(file, JSON);
+    clients.ok(&["cursor", "--remove"]);
+    assert_eq!(clients.read(file), JSON);
+    // Restored, and the copy is gone, too.
+    clients.put(note, &noted);
+    clients.ok(&["cursor", "--remove"]);
+    assert_eq!(clients.read(file), JSON);
+    // The copy was lost, by whomever.
+    clients.put(note, &noted);
+    clients.put(file, &entered);
+    clients.ok(&["cursor", "--remove"]);
+    assert!(!clients.read(file).contains(PROGRAM) && clients.read(file).contains("// mine"));
+}
+
+#[test]
+fn clients_that_were_told_to_live_elsewhere_are_found_there() {
+    let clients = Clients::new();
+    let elsewhere = clients.person.root().join("elsewhere");
+    for (client, variable, file) in [
+        ("claude-code", "CLAUDE_CONFIG_DIR", ".claude.json"),
+        ("codex", "CODEX_HOME", "config.toml"),
+    ] {
+        let mut setup = clients.person.sandbox(["setup", client]);
+        let output = setup.env(variable, &elsewhere).env("PATH", "/bin").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(fs::read_to_string(elsewhere.join(file)).unwrap().contains(PROGRAM), "{client}");
+    }
+    assert_eq!(clients.names(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn directories_that_were_made_for_a_file_go_with_it() {
+    let clients = Clients::new();
+    let made = [
+        ("claude-code", clients.file(".claude")),
+        ("claude-desktop", clients.file(".config")),
+        ("codex", clients.file(".codex")),
+        ("gemini", clients.file(".gemini")),
+        ("cursor", clients.file(".cursor")),
+        ("vscode", clients.person.path(".vscode")),
+        ("zed", clients.file(".config")),
+        ("opencode", clients.file(".config")),
+    ];
+    for (client, dir) in &made {
+        clients.ok(&[client, "--block-builtin-tools"]);
+        assert!(dir.exists(), "{client}");
+        clients.ok(&[client, "--remove"]);
+        assert!(!dir.exists(), "{client}");
+    }
+    // Not if they were there, nor if somebody else uses them.
+    fs::create_dir(clients.file(".codex")).unwrap();
+    clients.ok(&["codex"]);
+    clients.ok(&["codex", "--remove"]);
+    assert!(clients.file(".codex").exists());
+    clients.ok(&["gemini"]);
+    fs::write(clients.file(".gemini/mine"), "").unwrap();
+    clients.ok(&["gemini", "--remove"]);
+    assert!(clients.file(".gemini/mine").exists());
 }

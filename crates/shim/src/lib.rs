@@ -25,5 +25,5 @@ mod tree;
 
 pub use options::{Channel, Options, UsageError};
 pub use raw::inherited_fd;
-pub use shim::{Ended, Shim, ShimConfig};
+pub use shim::{Defaults, Ended, Shim, ShimConfig};
 pub use supervisor::supervise;

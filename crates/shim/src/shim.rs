@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use codeagent_control::{
-    CommandId, Exec, HostMessage, LineFault, MessageReader, PROTOCOL_VERSION, ShimErrorCode,
-    ShimMessage,
+    ByteString, CommandId, Exec, HostMessage, LineFault, MessageReader, PROTOCOL_VERSION,
+    ShimErrorCode, ShimMessage, User,
 };
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
@@ -34,6 +34,31 @@ pub struct ShimConfig {
     pub rollback_file: Option<PathBuf>,
     /// Drop the kernel's caches after a rollback; needs root.
     pub drop_caches: bool,
+    pub defaults: Defaults,
+}
+
+/// What a command gets if the host does not say otherwise.
+#[derive(Debug, Clone, Default)]
+pub struct Defaults {
+    /// Without one, commands run as the shim does. Needs root.
+    pub user: Option<User>,
+    /// Not for commands that get nothing but what the host names.
+    pub env: BTreeMap<String, ByteString>,
+    pub cwd: Option<ByteString>,
+}
+
+impl Defaults {
+    fn fill_in(&self, exec: &mut Exec) {
+        exec.user = exec.user.or(self.user);
+        if exec.cwd.is_none() {
+            exec.cwd.clone_from(&self.cwd);
+        }
+        if !exec.clear_env {
+            for (name, value) in &self.env {
+                exec.env.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+        }
+    }
 }
 
 /// Why the shim came to its end.
@@ -175,6 +200,7 @@ impl Shim {
             let path = std::os::unix::ffi::OsStrExt::as_bytes(file.as_os_str());
             exec.env.entry(rollback::VARIABLE.to_owned()).or_insert_with(|| path.into());
         }
+        self.config.defaults.fill_in(&mut exec);
         let is_terminal = exec.pty.is_some();
         // Held until the command is in the list, so that its supervisor is not taken for an orphan.
         let mut commands = self.commands.lock();

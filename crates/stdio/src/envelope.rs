@@ -160,6 +160,9 @@ pub(crate) fn invalid(
         field = if field.is_empty() { name.to_owned() } else { format!("{field}.{name}") };
         return missing(&field);
     }
+    if field.is_empty() {
+        return Failure::new(ErrorCode::InvalidField, format!("the message is wrong: {text}"));
+    }
     Failure::new(ErrorCode::InvalidField, format!("the field `{field}` is wrong: {text}")).at(field)
 }
 

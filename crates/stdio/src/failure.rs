@@ -28,7 +28,8 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, field: None, data: None }
+        let hint = Some(code.hint().to_owned());
+        Self { code, message: message.into(), hint, field: None, data: None }
     }
 
     #[must_use]
@@ -55,5 +56,17 @@ impl From<InvalidPath> for Failure {
             InvalidPath::Component | InvalidPath::Nul => ErrorCode::InvalidPath,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_a_hint() {
+        let unknown = Failure::new(ErrorCode::StepNotFound, "there is no step 3");
+        assert_eq!(unknown.hint.as_deref(), Some("the history lists the steps there are"));
+        assert_eq!(unknown.hinted("look again").hint.as_deref(), Some("look again"));
     }
 }

@@ -89,6 +89,21 @@ impl ToolError {
         }
     }
 
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::IsDirectory(_) => "name a file; list_directory shows what is in it",
+            Self::Binary(_) => "look at it with a command",
+            Self::PastTheEnd { .. } => "begin at an earlier line",
+            Self::TooLarge { .. } => "edit it with a command",
+            Self::Pattern(_) => "put a backslash before what is meant as it stands, as in `a\\(`",
+            Self::FileType(_) => "name one that ripgrep knows, as rust or py",
+            Self::NothingToChange => "say in `new_string` what it is to become",
+            Self::EmptyOld => "say in `old_string` what is to be replaced",
+            _ => self.code().hint(),
+        }
+    }
+
     /// What the system said about a path, as far as it has a name of its own here.
     pub(crate) fn io(path: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();

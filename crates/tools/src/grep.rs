@@ -77,6 +77,14 @@ impl Folder {
     }
 }
 
+/// Errors of patterns come as a drawing with the reason below it.
+fn in_one_line(error: &str) -> String {
+    match error.lines().find_map(|line| line.strip_prefix("error: ")) {
+        Some(reason) => reason.to_owned(),
+        None => error.split_whitespace().collect::<Vec<_>>().join(" "),
+    }
+}
+
 struct Search<'a> {
     query: &'a GrepQuery,
     matcher: RegexMatcher,
@@ -90,7 +98,8 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(query: &'a GrepQuery) -> Result<Self> {
-        let wrong = |error: &dyn std::fmt::Display| ToolError::Pattern(error.to_string());
+        let wrong =
+            |error: &dyn std::fmt::Display| ToolError::Pattern(in_one_line(&error.to_string()));
         let mut builder = RegexMatcherBuilder::new();
         builder.case_insensitive(query.ignore_case).multi_line(true);
         if query.multiline {

@@ -63,6 +63,15 @@ type Calls = HashMap<u64, Sender<Result<ByteBuf, Failure>>>;
 impl Client {
     /// Talks to the worker that holds an undo directory.
     pub fn connect(undo_dir: &Path) -> Result<Self, Unreachable> {
+        Self::connect_and_hear(undo_dir, |_| {})
+    }
+
+    /// As [`Client::connect`]; events come once they are asked for. `on_event` must not wait for a
+    /// call.
+    pub fn connect_and_hear(
+        undo_dir: &Path,
+        on_event: impl Fn(Event) + Send + 'static,
+    ) -> Result<Self, Unreachable> {
         // Through a descriptor: the path of a socket may not be long.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = match rustix::fs::open(undo_dir, flags, Mode::empty()) {
@@ -72,7 +81,7 @@ impl Client {
         };
         let path = format!("/proc/self/fd/{}/{SOCKET}", dir.as_raw_fd());
         match UnixStream::connect(path) {
-            Ok(stream) => Ok(Self::over(stream, |_| {})?),
+            Ok(stream) => Ok(Self::over(stream, on_event)?),
             Err(error)
                 if matches!(
                     error.kind(),
@@ -172,6 +181,20 @@ impl Client {
         self.call(Request::Subscribe)
     }
 
+    /// Whether nobody else has a step, or is about to; until [`Client::end_turn`] it stays so.
+    pub fn take_turn(&self) -> Result<bool, WorkerError> {
+        self.call(Request::TakeTurn)
+    }
+
+    pub fn end_turn(&self) -> Result<(), WorkerError> {
+        self.call(Request::EndTurn)
+    }
+
+    /// `None`: nobody's; otherwise whether it is ours.
+    pub fn whose_turn(&self) -> Result<Option<bool>, WorkerError> {
+        self.call(Request::WhoseTurn)
+    }
+
     pub fn open_step(&self, request: StepRequest) -> Result<StepId, WorkerError> {
         self.call(Request::OpenStep(request))
     }
@@ -241,21 +264,31 @@ impl Client {
         self.call(Request::Change(change))
     }
 
-    /// Only over the connection that the worker was started with. `helper` is the front end's way
-    /// to what only its owner may do.
+    /// Has the filesystem served through `channel`, and says under which number. `helper` is the
+    /// front end's way to what only its owner may do.
     pub fn attach(
         &self,
         channel: impl AsFd,
         helper: Option<BorrowedFd<'_>>,
         options: Vec<u8>,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<u64, WorkerError> {
         let options = ByteBuf::from(options);
         let descriptors: Vec<_> = [channel.as_fd()].into_iter().chain(helper).collect();
         self.call_with(Request::Attach { options }, &descriptors, None)
     }
 
-    /// Over the connection that the worker was started with, or any once that has ended.
-    pub fn shut_down(&self, patience: Duration) -> Result<(), WorkerError> {
+    /// Waits until the other side has ended what was attached; `false` if it has not.
+    pub fn wait_until_detached(
+        &self,
+        attachment: u64,
+        timeout: Duration,
+    ) -> Result<bool, WorkerError> {
+        self.call(Request::WaitUntilDetached { attachment, timeout })
+    }
+
+    /// Over the connection that the worker was started with, or any once that has ended. `false`:
+    /// others are at work, and it ends after them.
+    pub fn shut_down(&self, patience: Duration) -> Result<bool, WorkerError> {
         self.call(Request::Shutdown { patience })
     }
 }

@@ -26,6 +26,7 @@ mod raw;
 mod server;
 mod supervise;
 mod system_calls;
+mod turns;
 
 pub use client::{Client, Unreachable, WorkerError};
 pub use process::{Ended, FrontEnd, ReadPolicy, WorkerFs, is_worker, run, run_with_policy};

@@ -1,5 +1,6 @@
 //! The life of a worker process.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -11,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use codeagent_common::ErrorCode;
 use codeagent_fs::{FsConfig, InterceptedFs, raise_descriptor_limit};
-use codeagent_interceptor::{AllowAll, EngineConfig, PathPolicy, SOCKET, UndoEngine, UndoError};
+use codeagent_interceptor::{
+    AllowAll, EngineConfig, OwnChanges, PathPolicy, SOCKET, UndoEngine, UndoError,
+};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
@@ -22,6 +25,7 @@ use crate::protocol::{Confinement, Event, Failure, Ready, Settings};
 use crate::raw;
 use crate::server::{Clients, Owner, Peer, Server};
 use crate::system_calls;
+use crate::turns::Turns;
 
 /// The only argument of a worker process.
 pub(crate) const ARGUMENT: &str = "--codeagent-worker";
@@ -35,10 +39,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The filesystem of a worker.
 pub type WorkerFs = InterceptedFs<UndoEngine>;
 
+/// What is changed by requests, which steps of their own are made of.
+pub(crate) type RequestFs = InterceptedFs<OwnChanges>;
+
 /// A way to serve the filesystem: a mount, a guest.
 pub trait FrontEnd: Send + Sync {
-    /// Begins to serve `fs` through `channel`, and says when the other side has ended it. The
-    /// options are what the other end was given; `helper` leads to what only the owner may do.
+    /// Begins to serve `fs`, which nobody else is served, through `channel`, and says when the other
+    /// side has ended it. The options are what the other end was given; `helper` leads to what only the owner may do.
     fn serve(
         &self,
         fs: Arc<WorkerFs>,
@@ -127,8 +134,7 @@ fn start(
     fs_config.read_only = settings.read_only;
     let engine = Arc::new(open_engine(&settings, (working_dir, &undo_dir), &clients, policy)?);
     let fs = Arc::new(InterceptedFs::new(&fs_config, Arc::clone(&engine))?);
-    // The front end's begins anew with each client, whatever else is going on.
-    let files = InterceptedFs::new(&fs_config, Arc::clone(&engine))?;
+    let request_fs = Arc::new(fs.another_with(Arc::new(OwnChanges(Arc::clone(&engine)))));
     let (listener, unreachable) = match listen(&undo_dir) {
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error.to_string())),
@@ -139,15 +145,14 @@ fn start(
         Confinement { landlock, seccomp, capabilities, enclosed: is_enclosed, privileged };
     let attached = Arc::new(Attached {
         front_end,
-        fs: Arc::clone(&fs),
+        fs,
         state: Mutex::new(AttachedState::default()),
         changed: Condvar::new(),
     });
     let recovery = engine.recovery().cloned();
     let server = Server {
         engine,
-        fs: Some(fs),
-        files: Some(files),
+        fs: Some(request_fs),
         working_dir: settings.working_dir,
         read_only: settings.read_only,
         guarded: settings.path_rules.is_some(),
@@ -156,6 +161,7 @@ fn start(
         ending: AtomicBool::new(false),
         owner: Some(Box::new(Arc::clone(&attached))),
         owners_step: Mutex::default(),
+        turns: Turns::default(),
     };
     let ambient_timeout = settings.ambient_timeout;
     let life = Life { server: Arc::new(server), attached, listener, undo_dir, ambient_timeout };
@@ -249,8 +255,12 @@ impl Life {
             let (server, attached) = (Arc::clone(server), Arc::clone(attached));
             let Ok(owner) = owner.try_clone() else { return };
             std::thread::spawn(move || {
-                server.serve(&owner, Peer::Owner);
+                let connection = server.serve(&owner, Peer::Owner);
                 attached.owner_is_gone();
+                // Others may go on to use the worker.
+                if let Some(connection) = connection {
+                    server.take_back_what_is_unfinished(connection);
+                }
             });
         }
         {
@@ -259,15 +269,16 @@ impl Life {
             let _ = ctrlc::set_handler(move || attached.was_told_to_end());
         }
         let interval = (self.ambient_timeout / 4).clamp(MIN_INTERVAL, MAX_INTERVAL);
-        while !attached.is_over(interval) {
+        while !attached.is_over(interval) || !server.nobody_else_is_at_work() {
             match server.engine.tick() {
                 Ok(Some(closed)) => server.clients.tell(Event::AmbientStep(closed)),
                 Ok(None) => {}
                 Err(error) => server.clients.tell(warning(&error)),
             }
-            if attached.has_just_detached() {
-                server.clients.tell(Event::Detached);
+            for attachment in attached.take_ended() {
+                server.clients.tell(Event::Detached { attachment });
             }
+            attached.rest();
         }
         attached.wait_for_front_end();
         // One deadline for both: an owner that waits kills who takes much longer.
@@ -292,7 +303,7 @@ fn warning(error: &UndoError) -> Event {
     Event::Engine(codeagent_interceptor::EngineEvent::Warning(error.to_string()))
 }
 
-/// The front end, and who wants the worker to go on.
+/// The front end with those it serves, and who wants the worker to go on.
 struct Attached {
     front_end: Box<dyn FrontEnd>,
     fs: Arc<WorkerFs>,
@@ -302,13 +313,14 @@ struct Attached {
 
 #[derive(Default)]
 struct AttachedState {
-    serving: bool,
-    /// Nobody has been told yet that it ended.
-    just_ended: bool,
+    last: u64,
+    served: BTreeSet<u64>,
+    /// Nobody has been told of their end yet.
+    ended: Vec<u64>,
     owner_gone: bool,
     /// It went without having said that it was done.
     deserted: bool,
-    /// For how long to wait for the front end then.
+    /// For how long to wait for those who are served then.
     shutting_down: Option<Duration>,
 }
 
@@ -317,24 +329,25 @@ impl Attached {
     /// made it: what is written there is still recorded.
     fn is_over(&self, interval: Duration) -> bool {
         let over = |state: &AttachedState| {
-            state.shutting_down.is_some() || (state.owner_gone && !state.serving)
+            state.shutting_down.is_some() || (state.owner_gone && state.served.is_empty())
         };
         let mut state = self.state.lock();
-        if !over(&state) && !state.just_ended {
+        if !over(&state) && state.ended.is_empty() {
             self.changed.wait_for(&mut state, interval);
         }
         over(&state)
     }
 
-    fn has_just_detached(&self) -> bool {
-        std::mem::take(&mut self.state.lock().just_ended)
+    /// While others are still at work, though it would be over.
+    fn rest(&self) {
+        let mut state = self.state.lock();
+        if state.shutting_down.is_some() || state.owner_gone {
+            self.changed.wait_for(&mut state, MIN_INTERVAL);
+        }
     }
 
-    fn has_ended(&self) {
-        let mut state = self.state.lock();
-        (state.serving, state.just_ended) = (false, true);
-        drop(state);
-        self.changed.notify_all();
+    fn take_ended(&self) -> Vec<u64> {
+        std::mem::take(&mut self.state.lock().ended)
     }
 
     fn owner_is_gone(&self) {
@@ -363,27 +376,63 @@ impl Attached {
     fn wait_for_front_end(&self) {
         let mut state = self.state.lock();
         let deadline = Instant::now() + state.shutting_down.unwrap_or_default();
-        while state.serving && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+        while !state.served.is_empty() && !self.changed.wait_until(&mut state, deadline).timed_out()
+        {
+        }
+    }
+}
+
+/// Somebody is served for as long as this lives.
+struct Served {
+    attached: Arc<Attached>,
+    attachment: u64,
+}
+
+impl Served {
+    fn new(attached: &Arc<Attached>) -> Self {
+        let mut state = attached.state.lock();
+        state.last += 1;
+        let attachment = state.last;
+        state.served.insert(attachment);
+        Self { attached: Arc::clone(attached), attachment }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let mut state = self.attached.state.lock();
+        state.served.remove(&self.attachment);
+        state.ended.push(self.attachment);
+        drop(state);
+        self.attached.changed.notify_all();
     }
 }
 
 impl Owner for Arc<Attached> {
-    fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<()> {
-        // Said before it is so: the other side may end it before `serve` returns.
-        if std::mem::replace(&mut self.state.lock().serving, true) {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it is served already"));
-        }
-        let attached = Arc::clone(self);
-        let ended = Box::new(move || attached.has_ended());
-        let serves = self.front_end.serve(Arc::clone(&self.fs), channel, helper, options, ended);
-        if serves.is_err() {
-            self.state.lock().serving = false;
-        }
-        serves
+    fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<u64> {
+        // Before it is so: the other side may end it before `serve` returns.
+        let served = Served::new(self);
+        let attachment = served.attachment;
+        let fs = Arc::new(self.fs.another());
+        self.front_end.serve(fs, channel, helper, options, Box::new(|| drop(served)))?;
+        Ok(attachment)
+    }
+
+    fn wait_until_detached(&self, attachment: u64, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let mut state = self.state.lock();
+        while state.served.contains(&attachment)
+            && !self.changed.wait_until(&mut state, deadline).timed_out()
+        {}
+        !state.served.contains(&attachment)
     }
 
     fn is_attached(&self) -> bool {
-        self.state.lock().serving
+        !self.state.lock().served.is_empty()
+    }
+
+    fn is_served(&self, attachment: u64) -> bool {
+        self.state.lock().served.contains(&attachment)
     }
 
     fn is_orphaned(&self) -> bool {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Both sides are usually the same binary; a client of another version is told so.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 4;
 
 /// The first message to a new worker process, with the working directory as a descriptor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -120,6 +120,14 @@ pub enum Request {
     /// From now on, events are sent on this connection. → nothing
     Subscribe,
 
+    /// Before a step is opened, by whoever may have to wait for others; what this connection leaves
+    /// unfinished during its turn is taken back when it breaks → `bool`, `false` if it is somebody
+    /// else's turn
+    TakeTurn,
+    /// → nothing
+    EndTurn,
+    /// → `Option<bool>`: `None` if it is nobody's, otherwise whether it is the caller's
+    WhoseTurn,
     /// → [`StepId`]
     OpenStep(StepRequest),
     /// → [`ClosedStep`]
@@ -187,12 +195,15 @@ pub enum Request {
     /// → nothing
     DropStaged { number: u64 },
 
-    /// From the process that started the worker, with a descriptor: serve the filesystem through
-    /// it. What the options say, and a second descriptor if there is one, is between the two ends of
-    /// the front end. → nothing
+    /// With a descriptor: serve the filesystem through it, beside those that are served already.
+    /// What the options say, and a second descriptor if there is one, is between the two ends of the
+    /// front end. → the number of the attachment, `u64`
     Attach { options: ByteBuf },
-    /// From the process that started the worker, or anybody once that has gone: end, once the front end has ended or `patience`
-    /// is over. → nothing
+    /// Waits until the other side has ended an attachment → `bool`, `false` if it has not
+    WaitUntilDetached { attachment: u64, timeout: Duration },
+    /// From the process that started the worker, or anybody once that has gone: end, once the front
+    /// end has ended or `patience` is over → `bool`, `false` if others are at work; then it ends
+    /// after them
     Shutdown { patience: Duration },
 }
 
@@ -258,8 +269,10 @@ pub enum Event {
     Engine(EngineEvent),
     /// An ambient step ended after some quiet.
     AmbientStep(ClosedStep),
-    /// The front end has ended: somebody unmounted.
-    Detached,
+    /// An attachment has ended: somebody unmounted.
+    Detached {
+        attachment: u64,
+    },
     /// So many events are missing here, because too much was left unread.
     Lagged {
         missed: u64,

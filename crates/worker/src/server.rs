@@ -19,10 +19,11 @@ use serde_bytes::ByteBuf;
 
 use crate::link;
 use crate::outbox::Outbox;
-use crate::process::WorkerFs;
+use crate::process::RequestFs;
 use crate::protocol::{
     Activity, Call, Confinement, Event, Failure, FileChange, FromWorker, Greeting, Request, VERSION,
 };
+use crate::turns::Turns;
 
 /// How long to wait after a connection that could not be taken.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
@@ -30,10 +31,8 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// An engine that others can talk to.
 pub struct Server {
     pub(crate) engine: Arc<UndoEngine>,
-    /// None where nothing is served but questions.
-    pub(crate) fs: Option<Arc<WorkerFs>>,
-    /// For changes that come as requests.
-    pub(crate) files: Option<WorkerFs>,
+    /// For changes that come as requests; none where there are but questions.
+    pub(crate) fs: Option<Arc<RequestFs>>,
     pub(crate) working_dir: PathBuf,
     pub(crate) read_only: bool,
     /// Its path policy was made of rules.
@@ -42,16 +41,20 @@ pub struct Server {
     pub(crate) clients: Arc<Clients>,
     /// No call is begun any more.
     pub(crate) ending: AtomicBool,
-    /// What only the process that started this one may ask for.
+    /// Who serves others; much of it only the process that started this one may ask for.
     pub(crate) owner: Option<Box<dyn Owner>>,
     /// The last step that the owner has begun: nobody else knows when it is complete.
     pub(crate) owners_step: Mutex<Option<StepId>>,
+    pub(crate) turns: Turns,
 }
 
 /// Does what the owner of a worker asks for.
 pub(crate) trait Owner: Send + Sync {
-    fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<()>;
+    fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<u64>;
+    /// `false`: it is served still.
+    fn wait_until_detached(&self, attachment: u64, timeout: Duration) -> bool;
     fn is_attached(&self) -> bool;
+    fn is_served(&self, attachment: u64) -> bool;
     fn is_orphaned(&self) -> bool;
     fn shut_down(&self, patience: Duration);
 }
@@ -89,6 +92,13 @@ impl EventSink for Clients {
     }
 }
 
+/// Where a call comes from.
+#[derive(Debug, Clone, Copy)]
+struct From {
+    connection: u64,
+    peer: Peer,
+}
+
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peer {
@@ -104,7 +114,6 @@ impl Server {
         Arc::new(Self {
             engine,
             fs: None,
-            files: None,
             working_dir,
             read_only: false,
             guarded: false,
@@ -113,6 +122,7 @@ impl Server {
             ending: AtomicBool::new(false),
             owner: None,
             owners_step: Mutex::default(),
+            turns: Turns::default(),
         })
     }
 
@@ -122,7 +132,7 @@ impl Server {
         let server = Arc::clone(self);
         std::thread::Builder::new()
             .name("connection".into())
-            .spawn(move || server.serve(&ours, Peer::Neighbour))?;
+            .spawn(move || server.serve_neighbour(&ours))?;
         Ok(theirs)
     }
 
@@ -145,13 +155,32 @@ impl Server {
             // Without a thread there is no connection, and the other end sees it closed.
             let _ = std::thread::Builder::new()
                 .name("connection".into())
-                .spawn(move || server.serve(&stream, Peer::Neighbour));
+                .spawn(move || server.serve_neighbour(&stream));
         }
     }
 
-    /// Answers until the other end has had enough.
-    pub(crate) fn serve(self: &Arc<Self>, stream: &UnixStream, peer: Peer) {
-        let Ok(writer) = stream.try_clone() else { return };
+    fn serve_neighbour(self: &Arc<Self>, stream: &UnixStream) {
+        if let Some(connection) = self.serve(stream, Peer::Neighbour) {
+            self.take_back_what_is_unfinished(connection);
+        }
+    }
+
+    /// The step of a connection that has broken.
+    pub(crate) fn take_back_what_is_unfinished(&self, connection: u64) {
+        for step in self.turns.broke_off(connection, &self.engine, self.owner.as_deref()) {
+            let message = format!("step {step} was taken back: the process that ran it is gone");
+            self.clients.tell(Event::Engine(EngineEvent::Warning(message)));
+        }
+    }
+
+    /// Whether the worker can end, as far as others than its owner are concerned.
+    pub(crate) fn nobody_else_is_at_work(&self) -> bool {
+        self.turns.close(self.owner.as_deref())
+    }
+
+    /// Answers until the other end has had enough, and says which connection that was.
+    pub(crate) fn serve(self: &Arc<Self>, stream: &UnixStream, peer: Peer) -> Option<u64> {
+        let writer = stream.try_clone().ok()?;
         let outbox = Arc::new(Outbox::default());
         let id = self.clients.add(Arc::clone(&outbox));
         let writing = {
@@ -172,13 +201,19 @@ impl Server {
         };
         if writing.is_err() {
             self.clients.outboxes.lock().remove(&id);
-            return;
+            return None;
         }
+        if peer == Peer::Owner {
+            self.turns.owner_is(id);
+        }
+        let from = From { connection: id, peer };
         // What is not a message is the end: nothing behind it could be understood.
         while let Ok(Some((call, descriptors))) = link::receive::<Call>(stream) {
-            self.take(&outbox, peer, call, descriptors);
+            self.take(&outbox, from, call, descriptors);
         }
         outbox.heard_all();
+        outbox.wait_for_calls();
+        Some(id)
     }
 
     /// Each call has a thread of its own: one that waits for the answer to a safeguard must not
@@ -186,7 +221,7 @@ impl Server {
     fn take(
         self: &Arc<Self>,
         outbox: &Arc<Outbox>,
-        peer: Peer,
+        from: From,
         Call { id, request }: Call,
         descriptors: Vec<OwnedFd>,
     ) {
@@ -206,7 +241,7 @@ impl Server {
             let (server, outbox) = (Arc::clone(self), Arc::clone(outbox));
             move || {
                 // Whoever waits must not wait for ever because of a mistake of ours.
-                let answer = || server.answer(peer, request, descriptors);
+                let answer = || server.answer(from, request, descriptors);
                 let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
                 let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
                 outbox.reply(id, outcome.unwrap_or_else(failed));
@@ -237,7 +272,7 @@ impl Server {
 
     fn answer(
         &self,
-        peer: Peer,
+        From { connection, peer }: From,
         request: Request,
         descriptors: Vec<OwnedFd>,
     ) -> Result<ByteBuf, Failure> {
@@ -252,24 +287,52 @@ impl Server {
             Request::Subscribe => reply(&()),
             Request::Activity => reply(&self.activity()),
             Request::OpenStep(step) => {
+                self.turns.admit(connection)?;
                 let id = engine.open_step(step)?;
                 if peer == Peer::Owner {
                     *self.owners_step.lock() = Some(id);
                 }
+                self.turns.opened(connection, id);
                 reply(&id)
             }
+            Request::TakeTurn => {
+                self.turns.admit(connection)?;
+                reply(&self.turns.take(connection))
+            }
+            Request::EndTurn => reply(&self.turns.end(connection)),
+            Request::WhoseTurn => reply(&self.turns.is_of(connection)),
             Request::CloseStep { exit_code } => reply(&engine.close_step(exit_code)?),
             Request::AbortStep => reply(&engine.abort_step()?),
             Request::EndAmbientStep => reply(&engine.end_ambient_step()?),
-            Request::BeginTransaction { label } => reply(&engine.begin_transaction(label)?),
-            Request::CommitTransaction => reply(&engine.commit_transaction()?),
-            Request::RollbackTransaction => reply(&engine.rollback_transaction()?),
+            Request::BeginTransaction { label } => {
+                self.turns.admit(connection)?;
+                self.turns.admit_transaction(connection, self.owner.as_deref())?;
+                let id = engine.begin_transaction(label)?;
+                self.turns.began_transaction(connection, id);
+                reply(&id)
+            }
+            Request::CommitTransaction => {
+                let closed = engine.commit_transaction()?;
+                self.turns.ended_transaction();
+                reply(&closed)
+            }
+            Request::RollbackTransaction => {
+                let id = engine.rollback_transaction()?;
+                self.turns.ended_transaction();
+                reply(&id)
+            }
             Request::WaitUntilQuiet { timeout } => {
                 reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_quiet(timeout)))
             }
-            Request::History => reply(&engine.history()),
+            Request::History => {
+                engine.check_format()?;
+                reply(&engine.history())
+            }
             Request::Redoable => reply(&engine.redoable()),
-            Request::Changes { step } => reply(&engine.changes(step)?),
+            Request::Changes { step } => {
+                engine.check_format()?;
+                reply(&engine.changes(step)?)
+            }
             Request::Content { before, path, most_bytes } => {
                 reply(&engine.content(before, path.as_path(), most_bytes)?)
             }
@@ -293,24 +356,30 @@ impl Server {
             }
             Request::WatcherOverflowed => reply(&engine.watcher_overflowed()?),
             Request::Change(change) => {
-                let files = self.files.as_ref().ok_or_else(|| {
-                    Failure::new(ErrorCode::NotServed, "no filesystem is served here")
-                })?;
-                reply(&apply(files, &change)?)
+                let fs = self.fs.as_ref().ok_or_else(not_served)?;
+                reply(&apply(fs, &change)?)
             }
             Request::Stage => reply(&engine.stage()?),
             Request::AdoptOverlay { number } => reply(&engine.adopt_overlay(number)?),
             Request::DropStaged { number } => reply(&engine.drop_staged(number)?),
             Request::Attach { options } => {
+                self.turns.admit(connection)?;
                 let mut descriptors = descriptors.into_iter();
                 let channel = descriptors.next().ok_or_else(|| {
                     Failure::new(ErrorCode::BadRequest, "there is no descriptor to serve")
                 })?;
-                reply(&self.owner(peer)?.attach(channel, descriptors.next(), &options)?)
+                let server = self.owner.as_ref().ok_or_else(not_served)?;
+                let attachment = server.attach(channel, descriptors.next(), &options)?;
+                self.turns.attached(connection, attachment);
+                reply(&attachment)
+            }
+            Request::WaitUntilDetached { attachment, timeout } => {
+                let server = self.owner.as_ref().ok_or_else(not_served)?;
+                reply(&server.wait_until_detached(attachment, timeout))
             }
             Request::Shutdown { patience } => {
                 self.owner(peer)?.shut_down(patience);
-                reply(&())
+                reply(&self.nobody_else_is_at_work())
             }
         }
     }
@@ -329,7 +398,11 @@ impl Server {
     }
 }
 
-fn apply(fs: &WorkerFs, change: &FileChange) -> io::Result<()> {
+fn not_served() -> Failure {
+    Failure::new(ErrorCode::NotServed, "no filesystem is served here")
+}
+
+fn apply(fs: &RequestFs, change: &FileChange) -> io::Result<()> {
     match change {
         FileChange::Write { path, content } => fs.write_file(path.as_path(), content),
         FileChange::Append { path, content } => fs.append_to_file(path.as_path(), content),

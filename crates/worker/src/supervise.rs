@@ -49,6 +49,7 @@ pub struct WorkerProcess {
     child: Child,
     client: Client,
     ready: Ready,
+    is_left_to_others: bool,
 }
 
 impl WorkerProcess {
@@ -74,7 +75,7 @@ impl WorkerProcess {
         match answer {
             Ok(Some((Ok(ready), _))) => {
                 let client = Client::over(ours, on_event)?;
-                Ok(Ok(Self { child, client, ready }))
+                Ok(Ok(Self { child, client, ready, is_left_to_others: false }))
             }
             Ok(Some((Err(failure), _))) => {
                 child.wait()?;
@@ -106,38 +107,47 @@ impl WorkerProcess {
     }
 
     /// Asks it to end, once its front end has ended or `patience` is over; kills it if it does not.
-    pub fn end(mut self, patience: Duration) -> io::Result<ExitStatus> {
-        ask_to_end(&self.client, patience)?;
+    /// `None`: others are at work there, and it ends after them.
+    pub fn end(mut self, patience: Duration) -> io::Result<Option<ExitStatus>> {
+        if !ask_to_end(&self.client, patience)? {
+            self.is_left_to_others = true;
+            return Ok(None);
+        }
         let deadline = Instant::now() + patience + FAREWELL;
         while Instant::now() < deadline {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
+                return Ok(Some(status));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
         self.child.kill()?;
-        self.child.wait()
+        self.child.wait().map(Some)
     }
 }
 
 impl Drop for WorkerProcess {
     fn drop(&mut self) {
+        if self.is_left_to_others {
+            return;
+        }
         // It may have ended, and been waited for, already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// It may be gone before its answer is.
-fn ask_to_end(client: &Client, patience: Duration) -> io::Result<()> {
+/// `false`: it ends after others. It may be gone before its answer is.
+fn ask_to_end(client: &Client, patience: Duration) -> io::Result<bool> {
     match client.shut_down(patience) {
-        Ok(()) | Err(WorkerError::Gone) => Ok(()),
+        Ok(ends) => Ok(ends),
+        Err(WorkerError::Gone) => Ok(true),
         Err(error) => Err(io::Error::other(error)),
     }
 }
 
 /// Ends a worker that has outlived the process that started it, if one holds this undo directory,
-/// and waits until it has gone. What it served is a dead mount then.
+/// and waits until it has gone, unless others are at work there. What it served is a dead mount
+/// then.
 pub fn end_orphan(undo_dir: &Path) -> io::Result<bool> {
     let client = match Client::connect(undo_dir) {
         Ok(client) => client,
@@ -163,7 +173,9 @@ pub fn end_orphan(undo_dir: &Path) -> io::Result<bool> {
     let pid = i32::try_from(state.pid).ok().and_then(Pid::from_raw);
     let process = pid.ok_or(io::ErrorKind::InvalidData)?;
     let process = pidfd_open(process, PidfdFlags::empty())?;
-    ask_to_end(&client, Duration::ZERO)?;
+    if !ask_to_end(&client, Duration::ZERO)? {
+        return Ok(false);
+    }
     let deadline = Timespec { tv_sec: FAREWELL.as_secs() as i64, tv_nsec: 0 };
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     match poll(&mut ended, Some(&deadline))? {

@@ -102,6 +102,11 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_pipe2,
     libc::SYS_ppoll,
+    // A guest's queues: each announces its requests through a descriptor.
+    libc::SYS_eventfd2,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
     // Memory.
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -163,6 +168,7 @@ const OLDER_FORMS: &[c_long] = &[
     libc::SYS_chown,
     libc::SYS_lchown,
     libc::SYS_poll,
+    libc::SYS_epoll_wait,
     libc::SYS_dup2,
     libc::SYS_time,
 ];

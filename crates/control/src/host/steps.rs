@@ -1,5 +1,6 @@
 //! From the end of a command to the end of its step, and what happens as time goes by.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use codeagent_common::StepId;
@@ -59,7 +60,7 @@ impl<S: StepSink> ControlHost<S> {
             return Err(ControlError::StepOpen { step: open.id });
         }
         let id =
-            self.sink.open_step(label).map_err(|error| ControlError::OpenStep(Box::new(error)))?;
+            self.sink.open_step(label).map_err(|error| ControlError::OpenStep(Arc::new(error)))?;
         self.step = Some(OpenStep { id, command, phase: Phase::Running });
         Ok(())
     }

@@ -2,8 +2,10 @@
 
 use super::*;
 
+const ME: ClientId = ClientId(0);
+
 fn tell(map: &PathMap, parent: u64, name: &str, inode: u64, is_dir: bool) {
-    assert!(map.found(map.since(), (parent, name.as_bytes()), (inode, is_dir)).unwrap());
+    assert!(map.found(ME, map.since(), (parent, name.as_bytes()), (inode, is_dir)).unwrap());
 }
 
 fn path(map: &PathMap, inode: u64) -> String {
@@ -24,6 +26,7 @@ fn sample() -> PathMap {
     map
 }
 
+/// VF-01, VF-02, VF-03
 #[test]
 fn paths_lead_from_the_root() {
     let map = sample();
@@ -31,9 +34,10 @@ fn paths_lead_from_the_root() {
     assert_eq!(map.child(2, b"new").unwrap().to_string(), "src/new");
     assert_eq!(map.path(ROOT).unwrap(), RelPathBuf::default());
     assert!(map.path(99).is_err());
-    assert!(map.found(map.since(), (99, b"x"), (5, false)).is_err());
+    assert!(map.found(ME, map.since(), (99, b"x"), (5, false)).is_err());
 }
 
+/// VF-01
 #[test]
 fn a_renamed_directory_takes_everything_below_along() {
     let map = sample();
@@ -51,7 +55,7 @@ fn a_replaced_file_keeps_its_name_until_it_is_forgotten() {
     rename(&map, (2, "new"), (2, "main"), false);
     assert_eq!(path(&map, 5), "src/main");
     assert_eq!(path(&map, 3), "src/main", "what an open handle of it was called");
-    map.forget(3, 1);
+    map.forget(ME, 3, 1);
     assert!(map.path(3).is_err());
     assert_eq!(path(&map, 5), "src/main");
 }
@@ -107,24 +111,25 @@ fn a_name_that_stands_for_something_new_leaves_the_old_inode() {
 #[test]
 fn parents_stay_as_long_as_their_children() {
     let map = sample();
-    map.forget(2, 1);
+    map.forget(ME, 2, 1);
     assert_eq!(path(&map, 3), "src/main");
-    map.forget(3, 1);
+    map.forget(ME, 3, 1);
     assert!(map.path(3).is_err());
     assert!(map.path(2).is_err());
-    map.forget(4, 1);
+    map.forget(ME, 4, 1);
     assert_eq!(map.tables.read().nodes.len(), 1);
-    map.forget(ROOT, u64::MAX);
+    map.forget(ME, ROOT, u64::MAX);
     assert_eq!(map.path(ROOT).unwrap(), RelPathBuf::default());
 }
 
+/// VF-01
 #[test]
 fn forgetting_counts() {
     let map = sample();
     tell(&map, 2, "main", 3, false);
-    map.forget(3, 1);
+    map.forget(ME, 3, 1);
     assert_eq!(path(&map, 3), "src/main");
-    map.forget(3, 7);
+    map.forget(ME, 3, 7);
     assert!(map.path(3).is_err());
 }
 
@@ -133,10 +138,11 @@ fn a_lookup_that_overlaps_a_rename_is_repeated() {
     let map = sample();
     let since = map.since();
     rename(&map, (ROOT, "src"), (4, "src"), false);
-    assert!(!map.found(since, (ROOT, b"src"), (2, true)).unwrap());
+    assert!(!map.found(ME, since, (ROOT, b"src"), (2, true)).unwrap());
     assert_eq!(path(&map, 2), "doc/src");
 }
 
+/// VF-03
 #[test]
 fn a_circle_made_outside_is_no_endless_path() {
     let map = sample();
@@ -145,22 +151,56 @@ fn a_circle_made_outside_is_no_endless_path() {
     assert_eq!(map.path(7).unwrap_err().raw_os_error(), Some(libc::ESTALE));
 }
 
-/// A worker serves one mount after the other.
 #[test]
-fn the_client_that_is_there_now_hears_of_crowds() {
+fn what_one_client_forgets_the_others_still_know() {
+    let map = sample();
+    let other = ClientId(1);
+    assert!(map.found(other, map.since(), (2, b"main"), (3, false)).unwrap());
+    assert_eq!(map.forget(other, 3, 7), 1, "more than it was told of");
+    assert_eq!(map.forget(other, 3, 1), 0);
+    assert_eq!(map.forget(other, 4, 1), 0, "it never heard of it");
+    assert_eq!(path(&map, 3), "src/main");
+}
+
+#[test]
+fn a_client_that_goes_takes_nothing_of_others_with_it() {
+    let map = sample();
+    let other = ClientId(1);
+    for _ in 0..2 {
+        assert!(map.found(other, map.since(), (2, b"main"), (3, false)).unwrap());
+    }
+    assert!(map.found(other, map.since(), (ROOT, b"new"), (9, false)).unwrap());
+    let mut left = map.leave(other);
+    left.sort_unstable();
+    assert_eq!(left, [(3, 2), (9, 1)]);
+    assert!(map.path(9).is_err());
+    assert_eq!(path(&map, 3), "src/main");
+    assert_eq!(map.leave(other), []);
+    assert_eq!(map.leave(ME).len(), 3);
+    assert_eq!(map.tables.read().nodes.len(), 1);
+}
+
+#[test]
+fn every_client_that_is_there_hears_of_crowds() {
     let map = PathMap::new();
     let heard: [Arc<AtomicUsize>; 2] = Default::default();
-    for (client, heard) in heard.iter().enumerate() {
+    for (client, heard) in (0..).map(ClientId).zip(&heard) {
         let heard = Arc::clone(heard);
         let count = move || {
             heard.fetch_add(1, Ordering::Relaxed);
         };
-        map.when_crowded(8, Box::new(count));
-        for inode in 2..9 {
-            tell(&map, ROOT, &format!("{client}-{inode}"), inode, false);
-        }
-        map.clear();
+        map.when_crowded(client, 8, Box::new(count));
     }
-    let heard = heard.map(|heard| heard.load(Ordering::Relaxed));
-    assert!(heard[0] > 0 && heard[0] == heard[1], "{heard:?}");
+    let crowd = |first: u64| {
+        for inode in first..first + 7 {
+            tell(&map, ROOT, &inode.to_string(), inode, false);
+        }
+    };
+    crowd(2);
+    let both = heard.each_ref().map(|heard| heard.load(Ordering::Relaxed));
+    assert!(both[0] > 0 && both[0] == both[1], "{both:?}");
+    map.leave(ClientId(1));
+    crowd(20);
+    let one = heard.each_ref().map(|heard| heard.load(Ordering::Relaxed));
+    assert!(one[0] > both[0] && one[1] == both[1], "{one:?}");
 }

@@ -70,6 +70,7 @@ impl UndoEngine {
     pub fn adopt(&self, staging: &Path, changes: &[StagedChange]) -> Result<AdoptReport> {
         let staging =
             Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
+        self.open_reserved()?;
         self.workspace.tree.forget_dirs();
         self.adopt_known(&staging, changes, &Known { attributes: Attributes::new(), judged: false })
     }
@@ -95,6 +96,7 @@ impl UndoEngine {
                 return Err(denial.error(id));
             }
             let allowed = self.sort_out(&state, staging, changes, known.judged)?;
+            self.check_protected(&allowed.1.protected)?;
             match self.ask_about(&state, id, staging, &allowed.0) {
                 Ok(()) => return self.adopt_allowed(&state, staging, allowed, &known.attributes),
                 Err(Stop::Error(error)) => return Err(error),
@@ -105,6 +107,16 @@ impl UndoEngine {
                     self.workspace.tree.forget_dirs();
                 }
             }
+        }
+    }
+
+    /// What was left out may be a reason to keep nothing.
+    pub(super) fn check_protected(&self, protected: &[(RelPathBuf, String)]) -> Result<()> {
+        match protected.first().filter(|_| self.config.paths.refuses_step()) {
+            Some((path, rule)) => {
+                Err(UndoError::PathProtected { path: path.clone(), rule: rule.clone() })
+            }
+            None => Ok(()),
         }
     }
 

@@ -26,7 +26,7 @@ pub trait ClientCache: Send + Sync {
 }
 
 #[derive(Default)]
-pub(super) struct Caches(RwLock<Option<Weak<dyn ClientCache>>>);
+pub(super) struct Caches(RwLock<Vec<Weak<dyn ClientCache>>>);
 
 /// The working directory changes behind the back of clients; at the end they are told.
 #[must_use = "clients are told when this is dropped"]
@@ -38,16 +38,17 @@ pub(super) struct Changing<'e> {
 impl UndoEngine {
     /// From now on this cache is written out before a step begins or ends and before an undo, and
     /// told what the engine changes.
-    pub fn set_cache(&self, cache: Weak<dyn ClientCache>) {
-        *self.caches.0.write() = Some(cache);
+    pub fn add_cache(&self, cache: Weak<dyn ClientCache>) {
+        let mut caches = self.caches.0.write();
+        caches.retain(|cache| cache.strong_count() > 0);
+        caches.push(cache);
     }
 
     pub(super) fn write_out_caches(&self) {
-        // What waits for an answer cannot be written out before that is given.
-        if self.desk.is_clear()
-            && let Some(cache) = self.cache()
-        {
-            cache.write_out();
+        // What waits for an answer cannot be written out before that is given, and what waits for
+        // the end of a step not before that.
+        if self.desk.is_clear() && !self.is_alone() {
+            self.caches().iter().for_each(|cache| cache.write_out());
         }
     }
 
@@ -62,16 +63,17 @@ impl UndoEngine {
         Changing { engine: self, in_request: true }
     }
 
-    fn cache(&self) -> Option<Arc<dyn ClientCache>> {
-        self.caches.0.read().as_ref().and_then(Weak::upgrade)
+    fn caches(&self) -> Vec<Arc<dyn ClientCache>> {
+        self.caches.0.read().iter().filter_map(Weak::upgrade).collect()
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        if let Some(cache) = self.engine.cache() {
-            // While somebody waits for an answer, so may a client.
-            cache.changed(self.in_request || !self.engine.desk.is_clear());
+        // While somebody waits for an answer, or for the end of a step, so may a client.
+        let may_wait = || self.engine.desk.is_clear() && !self.engine.is_alone();
+        for cache in self.engine.caches() {
+            cache.changed(self.in_request || !may_wait());
         }
     }
 }

@@ -123,6 +123,12 @@ impl UndoEngine {
         if now.is_none() && !matches!(expected, Some(None)) && self.went_with_parent(state, path)? {
             return Ok(true);
         }
+        if now.is_some_and(|now| !now.is_dir())
+            && parent_touched_by_open(state, self, path)
+            && is_left_elsewhere(state, now)?
+        {
+            return Ok(true);
+        }
         if let Some(expected) = expected {
             return Ok(compare(expected, now, false).is_none());
         }
@@ -203,15 +209,36 @@ fn directories_worked_in(state: &State) -> Result<HashSet<RelPathBuf>> {
     Ok(found)
 }
 
+/// Whether it is a file as a step before the open one has left it, under whatever name: the open one
+/// has renamed it, or given it another name, which is no change of the file itself.
+fn is_left_elsewhere(state: &State, now: Option<Stamp>) -> Result<bool> {
+    /// It was done a moment ago.
+    const STEPS: usize = 8;
+    let Some(now) = now else { return Ok(false) };
+    for step in state.history.iter().rev().take(STEPS) {
+        let table = step.table()?;
+        let mut left = table.expected().values().flatten();
+        if left.any(|left| left.describes_but_for_links(&now)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn parent_touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {
+    let Some(recorder) = state.open.as_ref().and_then(|step| step.recorder()) else {
+        return false;
+    };
+    path.parent()
+        .and_then(|parent| engine.workspace.tree.owned_dir(parent).ok())
+        .is_some_and(|dir| recorder.inodes.check(dir.id, InodeState::has_times))
+}
+
 fn touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {
     let Some(recorder) = state.open.as_ref().and_then(|step| step.recorder()) else {
         return false;
     };
-    let parent_touched = || {
-        path.parent()
-            .and_then(|parent| engine.workspace.tree.owned_dir(parent).ok())
-            .is_some_and(|dir| recorder.inodes.check(dir.id, InodeState::has_times))
-    };
+    let parent_touched = || parent_touched_by_open(state, engine, path);
     match engine
         .workspace
         .tree

@@ -78,7 +78,7 @@ impl UndoEngine {
     /// Net changes of one step, sorted by path.
     pub fn changes(&self, id: StepId) -> Result<Vec<Change>> {
         let state = self.state.read();
-        let step = find(&state.history, id)?;
+        let step = state.step(id)?;
         let mut changes: Vec<Change> =
             step.table()?.changes.iter().map(StoredChange::to_change).collect();
         changes.sort();
@@ -90,8 +90,8 @@ impl UndoEngine {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         self.end_ambient(state)?;
-        if let Some(step) = &state.open {
-            return Err(UndoError::StepOpen(step.id));
+        if let Some(step) = state.begun() {
+            return Err(step.in_the_way());
         }
         let steps = self.newest(state, count)?;
         let conflicts = self.conflicts(state, &steps)?;
@@ -124,7 +124,7 @@ impl UndoEngine {
                 .store
                 .free_bytes()
                 .map_err(UndoError::io("looking for free space"))?,
-            open_step: state.open.as_ref().map(|step| step.id),
+            open_step: state.begun().map(|step| step.id),
             unprotected: state
                 .history
                 .iter()
@@ -134,10 +134,6 @@ impl UndoEngine {
             disabled_by_version: state.disabled.clone(),
         })
     }
-}
-
-pub(super) fn find(history: &[ClosedEntry], id: StepId) -> Result<&ClosedEntry> {
-    history.iter().find(|step| step.info.id == id).ok_or(UndoError::StepNotFound(id))
 }
 
 /// The change that takes this one back.

@@ -101,11 +101,8 @@ impl UndoEngine {
     pub fn pin(&self, id: StepId, pinned: bool) -> Result<()> {
         let mut state = self.state.write();
         let state = self.ready(&mut state)?;
-        let step = state
-            .history
-            .iter_mut()
-            .find(|step| step.info.id == id)
-            .ok_or(UndoError::StepNotFound(id))?;
+        let missing = state.why_missing(id);
+        let step = state.history.iter_mut().find(|step| step.info.id == id).ok_or(missing)?;
         step.dir
             .set_pinned(pinned, &self.workspace.store.probe)
             .map_err(UndoError::io("pinning the step"))?;

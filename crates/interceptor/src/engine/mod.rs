@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `hooks` | what happens before each mutation |
 //! | `steps` | opening, closing and aborting steps |
+//! | `own` | steps that take nothing but what is handed to the engine |
 //! | `invert`, `provenance` | replaying a journal backwards, and whose work is removed by that |
 //! | `rollback` | undo and redo |
 //! | `recovery` | what happens at the start after a crash |
@@ -28,6 +29,7 @@ mod hooks;
 mod invert;
 mod limits;
 mod overlay;
+mod own;
 mod past;
 mod permit;
 mod placing;
@@ -42,6 +44,7 @@ mod state;
 mod steps;
 mod whole_dirs;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use codeagent_common::{ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId};
@@ -64,6 +67,7 @@ pub use caches::ClientCache;
 pub use content::EntryContent;
 pub use history::{HistoryEntry, Preview, StoreStatus};
 pub use overlay::{OverlayReport, Staging};
+pub use own::OwnChanges;
 pub(crate) use permit::Held;
 pub use recovery::RecoveryReport;
 pub use restore::RestoreReport;
@@ -82,6 +86,9 @@ const DIR_LOCKS: usize = 256;
 pub struct UndoEngine {
     config: EngineConfig,
     workspace: Workspace,
+    /// Shared by mutations of clients from before they take any lock; owned by a step that takes
+    /// nothing of theirs, for as long as it is open. Taken before the gate.
+    others: Arc<RwLock<()>>,
     /// The gate: shared by mutations under way, exclusive for everything that changes steps.
     state: RwLock<State>,
     /// Shared while entries change, exclusive while a directory changes its name. Taken after the
@@ -147,6 +154,7 @@ impl UndoEngine {
         let mut engine = Self {
             state: RwLock::new(State {
                 open: None,
+                reserved: None,
                 history: Vec::new(),
                 redo: Mutex::default(),
                 barriers: open_barriers(&workspace)?,
@@ -157,6 +165,7 @@ impl UndoEngine {
                 retired: false,
             }),
             workspace,
+            others: Arc::default(),
             names: RwLock::new(()),
             dir_locks: (0..DIR_LOCKS).map(|_| Mutex::new(())).collect(),
             desk: SafeguardDesk::default(),
@@ -171,13 +180,14 @@ impl UndoEngine {
         if engine.state.get_mut().disabled.is_none() {
             let settled = engine.workspace.lender.settle();
             settled.map_err(UndoError::io("giving back lent permissions"))?;
-            engine.recovery = engine.load_and_recover()?;
+            let earlier = engine.workspace.store.take_noted_recovery();
+            engine.recovery = engine.load_and_recover()?.or(earlier);
             engine.workspace.store.fill_reserve();
         }
         Ok(engine)
     }
 
-    /// What recovery did when this engine was opened, if there was anything to do.
+    /// What recovery did when this engine was opened, or the last one before it ended.
     pub fn recovery(&self) -> Option<&RecoveryReport> {
         self.recovery.as_ref()
     }
@@ -202,17 +212,26 @@ impl UndoEngine {
         self.state.read().disabled.clone()
     }
 
+    /// What a log of another format holds cannot be told.
+    pub fn check_format(&self) -> Result<()> {
+        match self.disabled_by_version() {
+            Some(found) => Err(UndoError::VersionMismatch { found, expected: FORMAT_VERSION }),
+            None => Ok(()),
+        }
+    }
+
     /// Throws the history away, whatever its format, and starts a new one.
     pub fn discard(&self) -> Result<()> {
         let mut state = self.state.write();
-        if let Some(step) = &state.open {
-            return Err(UndoError::StepOpen(step.id));
+        if let Some(step) = state.begun() {
+            return Err(step.in_the_way());
         }
         self.workspace.store.reinitialise((&self.config.working_dir, &self.config.way_in()))?;
         self.workspace.moved.clear();
         self.workspace.remade.forget();
         *state = State {
             open: None,
+            reserved: None,
             history: Vec::new(),
             redo: Mutex::default(),
             barriers: open_barriers(&self.workspace)?,

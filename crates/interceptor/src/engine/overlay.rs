@@ -5,9 +5,9 @@
 //! nobody can change it any more.
 
 use std::collections::{HashMap, HashSet};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use codeagent_common::{RelPath, RelPathBuf};
 use rustix::fs::FileType;
@@ -20,6 +20,7 @@ use crate::error::{Result, UndoError};
 use crate::host::{
     Dir, Entry, Meta, MetaScope, OverlayMarks, Stamp, Tree, read_exact_at, walk_some,
 };
+use crate::store::Time;
 
 /// A place for the upper layer of an overlay.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,11 +51,7 @@ pub(super) struct Staged {
     last: u64,
     /// The time of the filesystem when each was made.
     since: HashMap<u64, Time>,
-    /// The time of the filesystem when the last one was adopted.
-    adopted: Option<Time>,
 }
-
-type Time = (i64, u32);
 
 /// How much of what goes with removed directories is looked at: what takes milliseconds.
 const EXAMINED: usize = 5_000;
@@ -99,16 +96,9 @@ impl UndoEngine {
             failed()(error)
         })?;
         let up = Dir::open(&path.join("up")).map_err(failed())?.entry(&b"."[..]).owned();
-        // What the last command left must not look as if somebody had changed it since.
-        let mut since = up.stat().map_err(failed())?.map_or((0, 0), |stamp| stamp.ctime);
-        while staged.adopted.is_some_and(|adopted| adopted >= since) {
-            std::thread::sleep(Duration::from_millis(1));
-            std::fs::create_dir(path.join("clock"))
-                .and_then(|()| std::fs::remove_dir(path.join("clock")))
-                .map_err(failed())?;
-            since = stamp_of(&path).map_err(failed())?.ctime;
-        }
         self.look_like_the_root(&up).map_err(failed())?;
+        // What was done until now must not look as if somebody had done it since.
+        let since = self.workspace.store.next_moment().map_err(failed())?;
         staged.since.insert(number, since);
         Ok(Staging { number, path: self.workspace.store.named(path) })
     }
@@ -131,8 +121,10 @@ impl UndoEngine {
         let path = self.workspace.store.staged(number);
         let up = path.join("up");
         let tree = Tree::open(&up).map_err(UndoError::io("opening staged changes"))?;
+        self.open_reserved()?;
         self.workspace.tree.forget_dirs();
         let Difference { changes, attributes, mut report, .. } = self.difference(&tree, since)?;
+        self.check_protected(&report.adopted.protected)?;
         let known = Known { attributes, judged: true };
         if !changes.is_empty() {
             let protected = std::mem::take(&mut report.adopted.protected);
@@ -142,10 +134,6 @@ impl UndoEngine {
             report.adopted.protected.extend(protected);
         }
         drop(tree);
-        let mut staged = self.staged.lock();
-        let now = stamp_of(&path).ok().map(|stamp| stamp.ctime);
-        staged.adopted = self.clock_of(&path).ok().or(now);
-        drop(staged);
         self.drop_staged(number)?;
         Ok(report)
     }
@@ -163,12 +151,6 @@ impl UndoEngine {
     pub fn drop_staged(&self, number: u64) -> Result<()> {
         self.staged.lock().since.remove(&number);
         self.workspace.store.drop_staged(number).map_err(UndoError::io("dropping staged changes"))
-    }
-
-    /// What time it is for the filesystem of the undo directory.
-    fn clock_of(&self, staged: &Path) -> io::Result<Time> {
-        std::fs::create_dir(staged.join("clock"))?;
-        Ok(stamp_of(&staged.join("clock"))?.ctime)
     }
 
     /// Reads the upper layer, and takes the overlay's own marks away from what will be moved.
@@ -191,8 +173,14 @@ impl UndoEngine {
             }
             merged.push((at, meta));
         }
+        let gone = |change: &StagedChange| match change {
+            StagedChange::Remove { path } => Some(path.clone()),
+            _ => None,
+        };
+        let gone: Vec<RelPathBuf> = difference.changes.iter().filter_map(gone).collect();
         for (path, entry) in std::mem::take(&mut difference.whole) {
-            let taken_out = self.clean(&state, path.as_path(), &entry, difference.moved)?;
+            let moved = difference.moved.then_some(gone.as_slice());
+            let taken_out = self.clean(&state, path.as_path(), &entry, moved)?;
             difference.report.adopted.protected.extend(taken_out);
             OverlayMarks::of(&entry)
                 .and_then(|marks| marks.strip(&entry))
@@ -331,21 +319,24 @@ impl UndoEngine {
         }
         let compare = || -> io::Result<bool> {
             let ours = self.workspace.tree.owned_entry(path)?.open_read()?;
-            let theirs = staged.open_read()?;
-            let (mut a, mut b) = (vec![0; 128 << 10], vec![0; 128 << 10]);
-            let mut at = 0;
-            loop {
-                let read = read_exact_at(&ours, &mut a, at)?;
-                if read_exact_at(&theirs, &mut b, at)? != read || a[..read] != b[..read] {
-                    return Ok(false);
-                }
-                if read == 0 {
-                    return Ok(true);
-                }
-                at += read as u64;
-            }
+            same_content(&ours, &staged.open_read()?)
         };
         compare().map_err(UndoError::host)
+    }
+}
+
+pub(super) fn same_content(one: &File, other: &File) -> io::Result<bool> {
+    let (mut a, mut b) = (vec![0; 128 << 10], vec![0; 128 << 10]);
+    let mut at = 0;
+    loop {
+        let read = read_exact_at(one, &mut a, at)?;
+        if read_exact_at(other, &mut b, at)? != read || a[..read] != b[..read] {
+            return Ok(false);
+        }
+        if read == 0 {
+            return Ok(true);
+        }
+        at += read as u64;
     }
 }
 
@@ -381,8 +372,4 @@ fn seen_by_programs(entry: &Entry<'_>) -> Result<Meta> {
 
 fn errno(errno: Errno) -> UndoError {
     UndoError::host(errno.into())
-}
-
-fn stamp_of(path: &Path) -> io::Result<Stamp> {
-    Ok(Stamp::device_and_stamp(&rustix::fs::lstat(path)?).1)
 }

@@ -10,7 +10,6 @@ use codeagent_common::{Protection, RelPath, RelPathBuf, StepId};
 use rustix::fs::FileType;
 
 use super::UndoEngine;
-use super::history::find;
 use super::invert::{put_content, put_region};
 use super::state::{ClosedEntry, State};
 use crate::error::{Result, UndoError};
@@ -58,7 +57,7 @@ pub(super) enum Base {
 
 impl Past {
     pub(super) fn since(state: &State, step: StepId) -> Result<Self> {
-        let first = find(&state.history, step)?;
+        let first = state.step(step)?;
         let unprotected = |step: &ClosedEntry| match &step.info.protection {
             Protection::Unprotected(reason) => Some(reason.clone()),
             Protection::Protected => None,

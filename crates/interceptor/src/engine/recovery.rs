@@ -4,7 +4,7 @@ use codeagent_common::{Protection, RelPathBuf, StepId, StepInfo, StepKind, Times
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
-use super::invert::Inversion;
+use super::invert::{Inversion, Inverted};
 use super::provenance::Provenance;
 use super::state::ClosedEntry;
 use crate::error::{Result, UndoError};
@@ -196,15 +196,7 @@ impl UndoEngine {
                 Err(error) => return Err(error),
             };
         self.settle_final_inversion(&self.state.read(), dir, header.sequence, &inverted)?;
-        Ok(Some(RecoveryReport {
-            step: Some(header.id),
-            rolled_back: true,
-            restored: inverted.restored,
-            removed: inverted.removed,
-            left: inverted.left,
-            set_aside: inverted.set_aside,
-            problem: None,
-        }))
+        Ok(Some(RecoveryReport::rolled_back(header.id, inverted)))
     }
 
     /// Died before anything was recorded, so before anything happened.
@@ -233,6 +225,18 @@ impl UndoEngine {
 }
 
 impl RecoveryReport {
+    pub(super) fn rolled_back(step: StepId, inverted: Inverted) -> Self {
+        Self {
+            step: Some(step),
+            rolled_back: true,
+            restored: inverted.restored,
+            removed: inverted.removed,
+            left: inverted.left,
+            set_aside: inverted.set_aside,
+            problem: None,
+        }
+    }
+
     fn not_rolled_back(step: Option<StepId>, problem: String) -> Self {
         Self {
             step,

@@ -66,8 +66,8 @@ impl UndoEngine {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         self.end_ambient(state)?;
-        if let Some(open) = &state.open {
-            return Err(UndoError::StepOpen(open.id));
+        if let Some(step) = state.begun() {
+            return Err(step.in_the_way());
         }
         let mut past = Past::since(state, step)?;
         let plan = self.plan(&mut past, paths)?;
@@ -106,9 +106,18 @@ impl UndoEngine {
     /// Writes what `path` was before `step` to `target`, outside the working directory.
     /// `false`: there was nothing.
     pub fn extract(&self, step: StepId, path: RelPath<'_>, target: &Path) -> Result<bool> {
-        let state = self.state.read();
+        self.extract_in(&self.state.read(), step, path, target)
+    }
+
+    pub(super) fn extract_in(
+        &self,
+        state: &State,
+        step: StepId,
+        path: RelPath<'_>,
+        target: &Path,
+    ) -> Result<bool> {
         self.workspace.tree.forget_dirs();
-        let mut past = Past::since(&state, step)?;
+        let mut past = Past::since(state, step)?;
         self.plan(&mut past, &[path.to_buf()])?;
         let Former::Known(node) = past.lineages.find_then(path) else {
             return Ok(false);
@@ -121,7 +130,7 @@ impl UndoEngine {
         if entry.stat().map_err(failed())?.is_some() {
             return Err(failed()(Errno::EXIST.into()));
         }
-        let mut rebuild = Rebuild::new(self, &state, &past);
+        let mut rebuild = Rebuild::new(self, state, &past);
         let built = rebuild.build(node, &entry).and_then(|()| rebuild.finish());
         if built.is_err()
             && let Ok(Some(stamp)) = entry.stat()

@@ -1,8 +1,13 @@
 //! Undo and redo: one inversion for each step.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
-use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPathBuf, StepId, StepInfo};
+use codeagent_common::{
+    BarrierInfo, ByteString, ExternalModificationPolicy, RelPathBuf, StepId, StepInfo,
+};
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
@@ -56,6 +61,8 @@ pub struct RollbackReport {
     pub left: Vec<RelPathBuf>,
     /// Barriers that were crossed.
     pub crossed: Vec<BarrierInfo>,
+    /// Of what was skipped: where that is kept which an undo would have brought back.
+    pub kept: Option<ByteString>,
 }
 
 impl UndoEngine {
@@ -66,8 +73,8 @@ impl UndoEngine {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         self.end_ambient(state)?;
-        if let Some(step) = &state.open {
-            return Err(UndoError::StepOpen(step.id));
+        if let Some(step) = state.begun() {
+            return Err(step.in_the_way());
         }
         let steps = self.newest(state, count)?;
         let conflicts = self.conflicts(state, &steps)?;
@@ -75,8 +82,13 @@ impl UndoEngine {
         check_all_complete(&steps)?;
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
         report.crossed = self.barriers_over(state, &steps);
+        let skipped = match options.on_conflict {
+            OnConflict::Skip => self.keep_skipped(state, &steps, &report.conflicts)?,
+            OnConflict::Refuse | OnConflict::Force => Skipped::default(),
+        };
+        report.kept.clone_from(&skipped.kept);
         for step in &steps {
-            let undo = |state: &mut State| self.undo_one(state, step, treatment.clone());
+            let undo = |state: &mut State| self.undo_one(state, step, treatment.clone(), &skipped);
             match self.with_reserve(state, undo) {
                 Ok(inverted) => {
                     treatment.skip.clone_from(&inverted.skip);
@@ -94,8 +106,8 @@ impl UndoEngine {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         self.end_ambient(state)?;
-        if let Some(step) = &state.open {
-            return Err(UndoError::StepOpen(step.id));
+        if let Some(step) = state.begun() {
+            return Err(step.in_the_way());
         }
         let entries: Vec<ClosedEntry> =
             state.redo.lock().iter().rev().take(count).cloned().collect();
@@ -111,9 +123,11 @@ impl UndoEngine {
         let conflicts = self.conflicts(state, &entries)?;
         let mut treatment = self.treatment(&conflicts, options)?;
         check_all_complete(&entries)?;
+        let is_incomplete = options.on_conflict == OnConflict::Skip && !conflicts.is_empty();
+        let skipped = Skipped { kept: None, is_incomplete };
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
         for entry in &entries {
-            let redo = |state: &mut State| self.redo_one(state, entry, treatment.clone());
+            let redo = |state: &mut State| self.redo_one(state, entry, treatment.clone(), &skipped);
             match self.with_reserve(state, redo) {
                 Ok(inverted) => {
                     treatment.skip.clone_from(&inverted.skip);
@@ -172,18 +186,55 @@ impl UndoEngine {
         Ok(files)
     }
 
+    /// The steps go, and with them what they had kept of paths that are left alone: that is written
+    /// down first.
+    fn keep_skipped(
+        &self,
+        state: &State,
+        steps: &[ClosedEntry],
+        conflicts: &[Conflict],
+    ) -> Result<Skipped> {
+        let (Some(oldest), false) = (steps.last(), conflicts.is_empty()) else {
+            return Ok(Skipped::default());
+        };
+        let failed = || UndoError::io("keeping what is not undone");
+        let mut skipped = Skipped::default();
+        let place = self.workspace.store.aside(oldest.info.id.0).map_err(failed())?;
+        for conflict in conflicts {
+            let path = conflict.path.as_path();
+            let target = place.join(OsStr::from_bytes(path.as_bytes()));
+            if let Some(parent) = target.parent() {
+                fs::create_dir_all(parent).map_err(failed())?;
+            }
+            match self.extract_in(state, oldest.info.id, path, &target) {
+                Ok(true) => {
+                    let place = self.workspace.store.named(place.clone());
+                    skipped.kept = Some(place.as_os_str().as_bytes().into());
+                }
+                Ok(false) => {}
+                // It cannot be told from what others have made of it; the journals still can.
+                Err(_) => skipped.is_incomplete = true,
+            }
+        }
+        if skipped.kept.is_none() {
+            fs::remove_dir_all(&place).map_err(failed())?;
+        }
+        Ok(skipped)
+    }
+
     fn undo_one(
         &self,
         state: &mut State,
         step: &ClosedEntry,
         treatment: Treatment,
+        skipped: &Skipped,
     ) -> Result<Inverted> {
         let done = self.invert_recorded(state, step, Purpose::Undo, treatment)?;
         state.history.retain(|entry| entry.sequence != step.sequence);
         let mut entry = ClosedEntry::new(done.info, done.sequence, done.dir);
         entry.counting = self.count_below(&entry.dir, done.directories);
         state.redo.lock().push(entry);
-        self.drop_inverted(step);
+        self.drop_inverted(step, skipped);
         // A barrier that stays by accident goes with the next undo, or at the next start.
         let lifted = state.barriers.lift(|barrier| barrier.after_sequence >= step.sequence);
         self.warn("writing the barriers", lifted);
@@ -195,19 +246,24 @@ impl UndoEngine {
         state: &mut State,
         entry: &ClosedEntry,
         treatment: Treatment,
+        skipped: &Skipped,
     ) -> Result<Inverted> {
         let done = self.invert_recorded(state, entry, Purpose::Redo, treatment)?;
         state.redo.lock().retain(|other| other.sequence != entry.sequence);
         let mut step = ClosedEntry::new(done.info, done.sequence, done.dir);
         step.counting = self.count_below(&step.dir, done.directories);
         state.history.push(step);
-        self.drop_inverted(entry);
+        self.drop_inverted(entry, skipped);
         Ok(done.inverted)
     }
 
-    /// The journal that was inverted is spent. If it cannot be dropped now, the next undo or the
-    /// next start does it.
-    fn drop_inverted(&self, entry: &ClosedEntry) {
+    /// The journal that was inverted is spent, unless something of it is nowhere else. If it cannot
+    /// be dropped now, the next undo or the next start does it.
+    fn drop_inverted(&self, entry: &ClosedEntry, skipped: &Skipped) {
+        if skipped.is_incomplete {
+            let kept = self.keep_aside(&entry.dir, entry.sequence, entry.info.id);
+            return self.warn("keeping what was skipped", kept);
+        }
         let dropped = self.workspace.store.discard_spent([(entry.dir.clone(), entry.sequence)]);
         let id = entry.info.id;
         self.warn(
@@ -287,6 +343,15 @@ impl UndoEngine {
         let directories = recorder.recorded().directories;
         Ok(Done { inverted, info, sequence, dir, directories })
     }
+}
+
+/// What becomes of what is not undone.
+#[derive(Default)]
+struct Skipped {
+    /// Where it is.
+    kept: Option<ByteString>,
+    /// Not all of it could be written down, so the journals are kept.
+    is_incomplete: bool,
 }
 
 /// A finished inversion.

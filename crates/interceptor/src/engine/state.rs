@@ -9,6 +9,7 @@ use codeagent_common::{
 };
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use super::own::Alone;
 use super::provenance::Provenance;
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
@@ -18,6 +19,8 @@ use crate::store::{BarrierLog, ChangeTable, Counted, Counters, StepDir};
 /// Guarded by the engine's gate: shared while mutations happen, exclusive while steps change.
 pub(super) struct State {
     pub(super) open: Option<OpenStep>,
+    /// One that waits for its own changes; others have ambient ones meanwhile.
+    pub(super) reserved: Option<OpenStep>,
     /// Oldest first.
     pub(super) history: Vec<ClosedEntry>,
     /// Most recently undone last. A mutex of its own: the first record of a new step clears it
@@ -33,6 +36,26 @@ pub(super) struct State {
     pub(super) left: Mutex<Left>,
     /// Nothing will be recorded any more.
     pub(super) retired: bool,
+}
+
+impl State {
+    /// The step that somebody has begun and not ended.
+    pub(super) fn begun(&self) -> Option<&OpenStep> {
+        self.reserved.as_ref().or(self.open.as_ref())
+    }
+
+    pub(super) fn step(&self, id: StepId) -> Result<&ClosedEntry> {
+        let found = self.history.iter().find(|step| step.info.id == id);
+        found.ok_or_else(|| self.why_missing(id))
+    }
+
+    /// Of a step that is not in the history.
+    pub(super) fn why_missing(&self, id: StepId) -> UndoError {
+        match self.redo.lock().iter().any(|step| step.info.id == id) {
+            true => UndoError::StepUndone(id),
+            false => UndoError::StepNotFound(id),
+        }
+    }
 }
 
 /// What the sandbox itself left at paths of which no step tells any more, because it was taken back
@@ -171,6 +194,8 @@ pub(super) struct OpenStep {
     /// Names that undo would leave alone, given in this step to something that it would not.
     kept: RwLock<Vec<RelPathBuf>>,
     unprotected_told: OnceLock<()>,
+    /// It takes nothing but its own changes: others wait for its end.
+    pub(super) alone: Option<Alone>,
 }
 
 /// What the safeguards have counted in this step.
@@ -198,6 +223,15 @@ impl OpenStep {
             flagged: Mutex::default(),
             kept: RwLock::default(),
             unprotected_told: OnceLock::new(),
+            alone: None,
+        }
+    }
+
+    /// For whoever needs that no step is open.
+    pub(super) fn in_the_way(&self) -> UndoError {
+        match self.kind {
+            StepKind::Transaction => UndoError::TransactionOpen(self.id),
+            _ => UndoError::StepOpen(self.id),
         }
     }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::invert::{Inversion, Inverted};
+use super::recovery::RecoveryReport;
 use super::state::{ClosedEntry, Denial, Interrupted, OpenStep, State};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
@@ -20,15 +21,24 @@ pub struct StepRequest {
     pub kind: StepKind,
     /// Shown in the history.
     pub command: String,
+    /// It takes nothing but what is adopted, and what comes through
+    /// [`OwnChanges`](super::OwnChanges).
+    pub own: bool,
 }
 
 impl StepRequest {
     pub fn command(line: impl Into<String>) -> Self {
-        Self { kind: StepKind::Command, command: line.into() }
+        Self { kind: StepKind::Command, command: line.into(), own: false }
     }
 
+    /// A command whose changes are staged, and adopted when it has ended.
+    pub fn staged_command(line: impl Into<String>) -> Self {
+        Self { own: true, ..Self::command(line) }
+    }
+
+    /// Changes of a file tool.
     pub fn api(call: impl Into<String>) -> Self {
-        Self { kind: StepKind::Api, command: call.into() }
+        Self { kind: StepKind::Api, command: call.into(), own: true }
     }
 }
 
@@ -53,10 +63,15 @@ impl UndoEngine {
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         self.workspace.tree.forget_dirs();
-        self.end_ambient(&mut state)?;
-        if let Some(step) = &mut state.open {
+        if !request.own {
+            self.end_ambient(&mut state)?; // an own one does so with its first change
+        }
+        if let Some(reserved) = &state.reserved {
+            return Err(UndoError::StepOpen(reserved.id));
+        }
+        if let Some(step) = state.open.as_mut().filter(|step| !step.id.is_ambient()) {
             if step.kind != StepKind::Transaction || request.kind == StepKind::Transaction {
-                return Err(UndoError::StepOpen(step.id));
+                return Err(step.in_the_way());
             }
             step.nested += 1;
             if !request.command.is_empty() {
@@ -74,19 +89,25 @@ impl UndoEngine {
             // A command may be there to make room.
             self.with_reserve(&mut state, |state| self.save_counters(&state.counters.lock()))?;
         }
-        state.open = Some(OpenStep::new(id, request.kind, request.command, self.now()));
+        let step = Some(OpenStep::new(id, request.kind, request.command, self.now()));
+        *(if request.own { &mut state.reserved } else { &mut state.open }) = step;
         Ok(id)
     }
 
     /// Ends the open step. If this fails the step stays open: try again, or abort it.
     pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep> {
+        // Clients hear of own changes only now: before, they may have waited for this end.
+        let _changing = self.is_alone().then(|| self.change_contents());
         self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
+        if let Some(step) = state.reserved.take() {
+            return Ok(ClosedStep::Empty(step.id));
+        }
         let step = state.open.as_mut().ok_or(UndoError::NoStepOpen)?;
         if step.kind == StepKind::Transaction {
             if step.nested == 0 {
-                return Err(UndoError::NoStepOpen);
+                return Err(step.in_the_way());
             }
             step.nested -= 1;
             step.exit_code = exit_code.or(step.exit_code);
@@ -96,23 +117,71 @@ impl UndoEngine {
         self.finish(&mut state)
     }
 
-    /// Takes back everything the open step did.
+    /// Takes back everything the open step did. What a command did in a transaction stays there
+    /// until that is rolled back: the commands before it are not its business.
     pub fn abort_step(&self) -> Result<StepId> {
+        {
+            let mut state = self.state.write();
+            if let Some(step) = state.reserved.take() {
+                return Ok(step.id);
+            }
+            if let Some(step) = state.open.as_mut().filter(|step| step.nested > 0) {
+                step.nested -= 1;
+                return Ok(step.id);
+            }
+        }
+        self.take_back_whole_step(|_, _| Ok(()))
+    }
+
+    /// Takes back step `unfinished`, should it be open: whoever began it has gone, and nobody knows
+    /// its end. Whoever opens the undo log next learns of it.
+    pub fn take_back_unfinished(&self, unfinished: StepId) -> Result<bool> {
+        {
+            let mut state = self.state.write();
+            if state.begun().is_none_or(|step| step.id != unfinished) {
+                return Ok(false);
+            }
+            if state.reserved.take().is_some() {
+                return Ok(true);
+            }
+        }
+        let taken_back = self.take_back_whole_step(|step, inverted| {
+            let report = RecoveryReport::rolled_back(step, inverted);
+            let noted = self.workspace.store.note_recovery(&report);
+            noted.map_err(UndoError::io("writing to the undo directory"))
+        });
+        match taken_back {
+            // Somebody else has just done it.
+            Err(UndoError::NoStepOpen) => Ok(false),
+            taken_back => taken_back.map(|_| true),
+        }
+    }
+
+    /// `note` is called before anybody else can see that the step has gone: a process that ends as
+    /// soon as there is none must not end before that.
+    fn take_back_whole_step(
+        &self,
+        note: impl FnOnce(StepId, Inverted) -> Result<()>,
+    ) -> Result<StepId> {
         let _changing = self.change_contents();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         let id = state.open.as_ref().ok_or(UndoError::NoStepOpen)?.id;
         let taken_back = self.take_back_open(&mut state);
         // Without protection there is no way back, and nothing more to wait for.
-        if matches!(taken_back, Ok(()) | Err(UndoError::StepUnprotected { .. })) {
+        if matches!(taken_back, Ok(_) | Err(UndoError::StepUnprotected { .. })) {
             state.open = None;
         }
-        taken_back.map(|()| id)
+        if let Some(inverted) = taken_back? {
+            note(id, inverted)?;
+        }
+        Ok(id)
     }
 
     /// Begins a transaction: all commands until its end are one step.
     pub fn begin_transaction(&self, label: impl Into<String>) -> Result<StepId> {
-        self.open_step(StepRequest { kind: StepKind::Transaction, command: label.into() })
+        let (kind, command) = (StepKind::Transaction, label.into());
+        self.open_step(StepRequest { kind, command, own: false })
     }
 
     pub fn commit_transaction(&self) -> Result<ClosedStep> {
@@ -125,7 +194,7 @@ impl UndoEngine {
 
     pub fn rollback_transaction(&self) -> Result<StepId> {
         self.expect_transaction(&self.state.read())?;
-        self.abort_step()
+        self.take_back_whole_step(|_, _| Ok(()))
     }
 
     fn expect_transaction(&self, state: &State) -> Result<()> {
@@ -165,6 +234,7 @@ impl UndoEngine {
         self.write_out_caches();
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
+        state.reserved = None;
         match &state.open {
             Some(step) if step.kind != StepKind::Transaction => self.finish(&mut state).map(Some),
             _ => Ok(None),
@@ -176,13 +246,11 @@ impl UndoEngine {
     /// open, nobody knows its end, and what it did is taken back.
     pub fn retire(&self, unfinished: Option<StepId>) -> Result<Option<ClosedStep>> {
         self.write_out_caches();
-        let open = {
-            let mut state = self.state.write();
-            state.retired = true;
-            state.open.as_ref().map(|step| step.id)
-        };
-        if open.is_some() && open == unfinished {
-            return self.abort_step().map(|_| None);
+        self.state.write().retired = true;
+        if let Some(unfinished) = unfinished
+            && self.take_back_unfinished(unfinished)?
+        {
+            return Ok(None);
         }
         self.end_open_step()
     }
@@ -245,7 +313,9 @@ impl UndoEngine {
         let info = self.seal(recorder, |info| {
             info.command = step.commands.join("\n");
             info.exit_code = step.exit_code;
-            info.flagged = step.flagged.lock().iter().cloned().collect();
+            info.flagged.extend(step.flagged.lock().iter().cloned());
+            info.flagged.sort();
+            info.flagged.dedup();
         })?;
         let (store, sequence) = (&self.workspace.store, recorder.sequence());
         let dir = store
@@ -295,7 +365,7 @@ impl UndoEngine {
                 Some(reason) => Protection::Unprotected(reason.to_owned()),
             },
             pinned: false,
-            flagged: Vec::new(),
+            flagged: net.privileged().cloned().collect(),
         };
         complete(&mut info);
         let probe = &self.workspace.store.probe;
@@ -313,12 +383,12 @@ impl UndoEngine {
     }
 
     /// Undoes the open step for good; the step itself stays open.
-    pub(super) fn take_back_open(&self, state: &mut State) -> Result<()> {
+    pub(super) fn take_back_open(&self, state: &mut State) -> Result<Option<Inverted>> {
         let Some(step) = state.open.as_mut() else {
-            return Ok(());
+            return Ok(None);
         };
         let Some(recorder) = step.take_recorder() else {
-            return Ok(());
+            return Ok(None);
         };
         if let Some(reason) = recorder.unprotected() {
             // What it had removed before is nowhere else.
@@ -331,20 +401,20 @@ impl UndoEngine {
     }
 
     /// Inverts an unfinished journal for good. What could not be done now can be tried again.
-    pub(super) fn finish_interrupted(&self, state: &mut State) -> Result<()> {
+    pub(super) fn finish_interrupted(&self, state: &mut State) -> Result<Option<Inverted>> {
         if state.interrupted.is_none() {
-            return Ok(());
+            return Ok(None);
         }
         self.with_reserve(state, |state| self.try_finish_interrupted(state))
     }
 
-    fn try_finish_interrupted(&self, state: &mut State) -> Result<()> {
-        let Some(interrupted) = state.interrupted.take() else { return Ok(()) };
+    fn try_finish_interrupted(&self, state: &mut State) -> Result<Option<Inverted>> {
+        let Some(interrupted) = state.interrupted.take() else { return Ok(None) };
         let outcome = self.take_back(state, &interrupted);
         match outcome {
             Ok(inverted) => {
                 self.tell_set_aside(&inverted);
-                Ok(())
+                Ok(Some(inverted))
             }
             Err(error) => {
                 state.interrupted = Some(interrupted);
@@ -407,6 +477,6 @@ impl UndoEngine {
             return Ok(());
         };
         let _ = step.denied.set(denial);
-        self.take_back_open(&mut state)
+        self.take_back_open(&mut state).map(drop)
     }
 }

@@ -9,6 +9,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::UndoEngine;
+use super::overlay::same_content;
 use super::state::{OpenStep, State};
 use crate::error::{Result, UndoError};
 use crate::host::{Dir, Entry, OverlayMarks, descend, remove_all, scan};
@@ -18,17 +19,18 @@ type Denied = Vec<(RelPathBuf, String)>;
 
 impl UndoEngine {
     /// Cleans the directory `top`, which is to come to `path`. If something `moved` in the overlay,
-    /// it may be in there. What was taken out because of the path policy comes back.
+    /// from these paths among others, it may be in there. What was taken out because of the path
+    /// policy comes back.
     pub(super) fn clean(
         &self,
         state: &State,
         path: RelPath<'_>,
         top: &Entry<'_>,
-        moved: bool,
+        moved: Option<&[RelPathBuf]>,
     ) -> Result<Denied> {
         let policy = &self.config.paths;
         let guarded = policy.guards_below(path, PathUse::Appear);
-        if !guarded && !moved {
+        if !guarded && moved.is_none() {
             return Ok(Denied::new());
         }
         let root = top.open_dir().map_err(UndoError::host)?;
@@ -36,10 +38,10 @@ impl UndoEngine {
         let denied = Denied::new();
         let mut cleaning = Cleaning { engine: self, step, path, root, guarded, moved, denied };
         let minded = guarded && path.components().any(|name| policy.minds(name));
-        if !minded && !moved && cleaning.clean_what_matters()? {
+        if !minded && moved.is_none() && cleaning.clean_what_matters()? {
             return Ok(cleaning.denied);
         }
-        let impure = moved && OverlayMarks::of(top).map_err(UndoError::host)?.impure;
+        let impure = moved.is_some() && OverlayMarks::of(top).map_err(UndoError::host)?.impure;
         cleaning.clean_below(vec![Below { at: RelPath::ROOT.to_buf(), impure, minded }])?;
         Ok(cleaning.denied)
     }
@@ -51,7 +53,8 @@ struct Cleaning<'a> {
     path: RelPath<'a>,
     root: Arc<Dir>,
     guarded: bool,
-    moved: bool,
+    /// What is gone from the working directory, if anything has moved.
+    moved: Option<&'a [RelPathBuf]>,
     denied: Denied,
 }
 
@@ -100,7 +103,7 @@ impl Cleaning<'_> {
                 let is_dir = kind == FileType::Directory;
                 // A directory says whether its entries have marks.
                 let may_have_marks = is_dir || (impure && kind != FileType::Symlink);
-                let impure = match self.moved && may_have_marks {
+                let impure = match self.moved.is_some() && may_have_marks {
                     true => strip(&entry).map_err(UndoError::host)?,
                     false => false,
                 };
@@ -146,6 +149,11 @@ impl Cleaning<'_> {
             false => Ok(()),
         });
         match judged {
+            Err(UndoError::PathProtected { .. })
+                if self.came_along(below, &entry().map_err(host)?).map_err(host)? =>
+            {
+                Ok(Some(kind))
+            }
             Err(UndoError::PathProtected { path, rule }) => {
                 entry().and_then(|entry| remove_all(&entry)).map_err(host)?;
                 self.denied.push((path, rule));
@@ -153,6 +161,59 @@ impl Cleaning<'_> {
             }
             verdict => verdict.map(|()| Some(kind)),
         }
+    }
+}
+
+impl Cleaning<'_> {
+    /// A directory has got another name, and what is protected in it is as it was, in the same place
+    /// below it: programs outside obey it no more than before.
+    fn came_along(&self, below: RelPath<'_>, entry: &Entry<'_>) -> io::Result<bool> {
+        let policy = &self.engine.config.paths;
+        let is_plain = |path: RelPath<'_>| !path.components().any(|name| policy.minds(name));
+        if !is_plain(self.path) {
+            return Ok(false);
+        }
+        for gone in self.moved.unwrap_or_default() {
+            let former = gone.as_path().concat(below);
+            let former = self.engine.workspace.tree.find_owned(former.as_path())?;
+            if let Some(former) = former.filter(|_| is_plain(gone.as_path()))
+                && is_copy(entry, &former)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether two entries are alike, with everything below them.
+fn is_copy(one: &Entry<'_>, other: &Entry<'_>) -> io::Result<bool> {
+    let (Some(a), Some(b)) = (one.stat()?, other.stat()?) else { return Ok(false) };
+    if a.mode != b.mode {
+        return Ok(false);
+    }
+    match a.file_type() {
+        FileType::RegularFile => {
+            Ok(a.size == b.size && same_content(&one.open_read()?, &other.open_read()?)?)
+        }
+        FileType::Symlink => Ok(one.read_link()? == other.read_link()?),
+        FileType::Directory => {
+            let (one, other) = (one.open_dir()?, other.open_dir()?);
+            let mut names = one.names()?;
+            let mut others = other.names()?;
+            names.sort_unstable();
+            others.sort_unstable();
+            if names != others {
+                return Ok(false);
+            }
+            for name in names {
+                if !is_copy(&one.entry(name.clone()), &other.entry(name))? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        _ => Ok(false),
     }
 }
 

@@ -1,16 +1,17 @@
 //! Looking through very large trees for a few names, with all processors.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::sync::OnceLock;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use codeagent_common::{RelPath, RelPathBuf};
 use parking_lot::{Condvar, Mutex};
-use rustix::fs::{FileType, OFlags, RawDir};
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use super::Dir;
-use super::tree::{LISTED_AT_ONCE, openat_beneath};
+use super::tree::LISTED_AT_ONCE;
 
 /// From so many directories on, to begin a thread costs less than to do without.
 const WORTH_A_THREAD: usize = 64;
@@ -26,8 +27,14 @@ pub(crate) fn scan(
     root: &Dir,
     wanted: &(dyn Fn(&[u8], FileType) -> bool + Sync),
 ) -> io::Result<Vec<(RelPathBuf, FileType)>> {
-    let scan = Scan { root, wanted, plan: Mutex::default(), changed: Condvar::new() };
-    scan.plan.lock().pending.push(RelPath::ROOT.to_buf());
+    let scan = Scan {
+        wanted,
+        plan: Mutex::default(),
+        without_work: AtomicUsize::new(0),
+        changed: Condvar::new(),
+    };
+    let top = Unlisted { parent: Arc::new(root.as_fd().try_clone_to_owned()?), path: None };
+    scan.plan.lock().pending.push(top);
     scan.work(WORTH_A_THREAD)?;
     let is_large = !scan.plan.lock().pending.is_empty();
     let others = if is_large { processors().min(MOST_THREADS) - 1 } else { 0 };
@@ -47,20 +54,36 @@ fn processors() -> usize {
     *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
+/// A directory that nobody has listed yet.
+struct Unlisted {
+    /// The one it is in: to open it from there is the shortest way.
+    parent: Arc<OwnedFd>,
+    /// `None`: it is the root, and so is its parent.
+    path: Option<RelPathBuf>,
+}
+
 struct Scan<'a> {
-    root: &'a Dir,
     wanted: &'a (dyn Fn(&[u8], FileType) -> bool + Sync),
     plan: Mutex<Plan>,
+    /// How many threads wait for others to share what they have left.
+    without_work: AtomicUsize,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct Plan {
-    /// Directories that nobody has listed yet.
-    pending: Vec<RelPathBuf>,
-    /// Those that list one now, and may find more.
+    /// For whoever has time.
+    pending: Vec<Unlisted>,
+    /// Threads that have work, and may find more.
     busy: usize,
     failed: bool,
+    found: Vec<(RelPathBuf, FileType)>,
+}
+
+/// What one thread has in hand.
+#[derive(Default)]
+struct InHand {
+    left: Vec<Unlisted>,
     found: Vec<(RelPathBuf, FileType)>,
 }
 
@@ -68,25 +91,37 @@ impl Scan<'_> {
     /// Lists directories until there are none left, or this many.
     fn work(&self, most: usize) -> io::Result<()> {
         let mut buffer = Vec::with_capacity(LISTED_AT_ONCE);
-        for _ in 0..most {
-            let Some(at) = self.next() else { break };
-            let listed = self.list(at.as_path(), &mut buffer);
+        let mut listed = 0;
+        while let Some(first) = self.take() {
+            let mut hand = InHand { left: vec![first], ..InHand::default() };
+            let mut outcome = Ok(());
+            while outcome.is_ok()
+                && listed < most
+                && let Some(next) = hand.left.pop()
+            {
+                outcome = self.list(&next, &mut hand, &mut buffer);
+                listed += 1;
+                if self.without_work.load(Ordering::Relaxed) > 0 && hand.left.len() > 1 {
+                    self.share(&mut hand.left);
+                }
+            }
             let mut plan = self.plan.lock();
             plan.busy -= 1;
-            plan.failed |= listed.is_err();
-            let outcome = listed.map(|(deeper, found)| {
-                plan.pending.extend(deeper);
-                plan.found.extend(found);
-            });
+            plan.failed |= outcome.is_err();
+            plan.pending.append(&mut hand.left);
+            plan.found.append(&mut hand.found);
             drop(plan);
             self.changed.notify_all();
             outcome?;
+            if listed == most {
+                break;
+            }
         }
         Ok(())
     }
 
     /// A directory that is to be listed; `None` once there are no more.
-    fn next(&self) -> Option<RelPathBuf> {
+    fn take(&self) -> Option<Unlisted> {
         let mut plan = self.plan.lock();
         loop {
             if plan.failed {
@@ -99,31 +134,38 @@ impl Scan<'_> {
             if plan.busy == 0 {
                 return None;
             }
+            self.without_work.fetch_add(1, Ordering::Relaxed);
             self.changed.wait(&mut plan);
+            self.without_work.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// The directories in one that are to be listed, too, and what is wanted of it.
-    fn list(&self, at: RelPath<'_>, buffer: &mut Vec<u8>) -> io::Result<Listed> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let path = if at.is_root() { b"." } else { at.as_bytes() };
-        let dir = openat_beneath(self.root.as_fd(), path, flags)?;
-        let mut listing = RawDir::new(dir, buffer.spare_capacity_mut());
-        let (mut deeper, mut found) = Listed::default();
+    /// Gives others the first half, which is what is nearest to the root.
+    fn share(&self, left: &mut Vec<Unlisted>) {
+        self.plan.lock().pending.extend(left.drain(..left.len() / 2));
+        self.changed.notify_all();
+    }
+
+    /// Notes the directories in one that are to be listed, too, and what is wanted of it.
+    fn list(&self, at: &Unlisted, hand: &mut InHand, buffer: &mut Vec<u8>) -> io::Result<()> {
+        // A single name of a listing leads nowhere but there, unless it is a symlink.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = at.path.as_ref().map_or(RelPath::ROOT, RelPathBuf::as_path);
+        let name = path.name().unwrap_or(b".");
+        let dir = Arc::new(rustix::fs::openat(&at.parent, name, flags, Mode::empty())?);
+        let mut listing = RawDir::new(&dir, buffer.spare_capacity_mut());
         while let Some(entry) = listing.next() {
             let entry = entry?;
             let (name, kind) = (entry.file_name().to_bytes(), entry.file_type());
-            let below = || at.join(name).map_err(|_| io::Error::from(Errno::INVAL));
+            let below = || path.join(name).map_err(|_| io::Error::from(Errno::INVAL));
             if name == b"." || name == b".." {
                 continue;
             } else if (self.wanted)(name, kind) {
-                found.push((below()?, kind));
+                hand.found.push((below()?, kind));
             } else if kind == FileType::Directory {
-                deeper.push(below()?);
+                hand.left.push(Unlisted { parent: Arc::clone(&dir), path: Some(below()?) });
             }
         }
-        Ok((deeper, found))
+        Ok(())
     }
 }
-
-type Listed = (Vec<RelPathBuf>, Vec<(RelPathBuf, FileType)>);

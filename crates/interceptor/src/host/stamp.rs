@@ -54,6 +54,11 @@ impl Stamp {
         self.file_type() == FileType::Directory
     }
 
+    /// Set-user-id, or set-group-id where the group may run it: without that it means nothing.
+    pub(crate) fn is_privileged(&self) -> bool {
+        self.is_file() && (self.mode & 0o4000 != 0 || self.mode & 0o2010 == 0o2010)
+    }
+
     pub(crate) fn is_file(&self) -> bool {
         self.file_type() == FileType::RegularFile
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -119,6 +120,9 @@ pub(super) struct Workdir {
     inode: u64,
     /// Inode numbers repeat from one filesystem to the next.
     filesystem: u64,
+    /// And within one, as soon as a directory is gone. Not every filesystem knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    born: Option<Duration>,
 }
 
 impl Workdir {
@@ -131,13 +135,34 @@ impl Workdir {
             id => id,
         };
         let path = working.as_os_str().as_bytes().to_vec();
-        Ok(Self { path, inode: metadata.ino(), filesystem })
+        let born = metadata.created().ok();
+        let born = born.and_then(|born| born.duration_since(UNIX_EPOCH).ok());
+        Ok(Self { path, inode: metadata.ino(), filesystem, born })
     }
 
-    /// Whether a log of `self` may be used for `now`: it has that name, or it is the same
-    /// directory, moved with its history.
+    fn belonging(&self, now: &Self) -> Belonging {
+        match (self.path == now.path, self.is_born_with(now)) {
+            (true, Some(false)) => Belonging::Namesake,
+            (true, _) => Belonging::Own,
+            (false, Some(true)) if self.is_numbered_as(now) => Belonging::Own,
+            (false, _) => Belonging::Foreign,
+        }
+    }
+
+    /// `None`: the filesystem does not tell.
+    fn is_born_with(&self, now: &Self) -> Option<bool> {
+        self.born.zip(now.born).map(|(then, now)| then == now)
+    }
+
+    fn is_numbered_as(&self, now: &Self) -> bool {
+        (self.inode, self.filesystem) == (now.inode, now.filesystem)
+    }
+
+    /// Whether a log of `self` may be used for `now`. Somebody has named the two together: where it
+    /// cannot be known when a directory was made, its number will do.
     pub(super) fn may_become(&self, now: &Self) -> bool {
-        self.path == now.path || (self.inode == now.inode && self.filesystem == now.filesystem)
+        let is_unknown = self.is_born_with(now).is_none();
+        self.belonging(now) == Belonging::Own || (is_unknown && self.is_numbered_as(now))
     }
 
     pub(super) fn path(self) -> PathBuf {
@@ -149,6 +174,23 @@ impl Workdir {
 pub(crate) fn check_workdir_file(root: &Path) -> io::Result<()> {
     let found = sealed::read::<Workdir>(&root.join("workdir"))?;
     found.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// How an undo log and a directory belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Belonging {
+    /// It is the log of this directory, whatever that was called before.
+    Own,
+    /// It is the log of another directory that had this name.
+    Namesake,
+    Foreign,
+}
+
+/// Whose log is in `undo_dir`, seen from `working_dir`, which has to be canonical; `None` if there
+/// is no log.
+pub fn belonging(undo_dir: &Path, working_dir: &Path) -> io::Result<Option<Belonging>> {
+    let Some(then) = sealed::read::<Workdir>(&undo_dir.join("workdir"))? else { return Ok(None) };
+    Ok(Some(then.belonging(&Workdir::of((working_dir, working_dir))?)))
 }
 
 /// The working directory that the undo log in `undo_dir` belongs to; `None` if there is no log.

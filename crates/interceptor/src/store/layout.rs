@@ -5,8 +5,11 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::background::{Background, Counted};
@@ -16,6 +19,12 @@ use super::reserve::Reserve;
 use super::{BarrierLog, RemadeLog, StepDir, sealed};
 use crate::error::{Result, UndoError};
 use crate::probe::{Point, Probe};
+
+/// What was taken back without anybody there to hear of it.
+const RECOVERED: &str = "recovered";
+
+/// Seconds and nanoseconds, as a filesystem has them.
+pub(crate) type Time = (i64, u32);
 
 /// Numbers that are never given out twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,6 +257,21 @@ impl Store {
         sealed::write(&self.root.join("counters"), counters, &self.probe, self.durable)
     }
 
+    /// For whoever opens the log next: nobody was there to hear of it.
+    pub(crate) fn note_recovery(&self, report: &impl Serialize) -> io::Result<()> {
+        sealed::write(&self.root.join(RECOVERED), report, &self.probe, self.durable)
+    }
+
+    /// What was noted, once. It is but news: without it nothing is lost.
+    pub(crate) fn take_noted_recovery<T: DeserializeOwned>(&self) -> Option<T> {
+        let path = self.root.join(RECOVERED);
+        let noted = sealed::read(&path).ok().flatten();
+        match fs::remove_file(&path) {
+            Ok(()) => noted,
+            Err(_) => None,
+        }
+    }
+
     /// Makes the finished `wal/in_progress` a step.
     pub(crate) fn promote_to_step(&self, id: i64, sequence: u64) -> io::Result<StepDir> {
         self.promote(self.root.join(format!("steps/{id}")), sequence)
@@ -312,6 +336,14 @@ impl Store {
         Ok(self.named(place))
     }
 
+    /// An empty place beside the journals that are set aside, for what a person may want of `step`.
+    pub(crate) fn aside(&self, step: i64) -> io::Result<PathBuf> {
+        self.make_dir("quarantine")?;
+        let place = self.free_name("quarantine", format_args!("step-{step}"));
+        fs::create_dir(&place)?;
+        Ok(place)
+    }
+
     fn free_name(&self, which: &str, stem: impl std::fmt::Display) -> PathBuf {
         (0_u32..)
             .map(|n| self.root.join(format!("{which}/{stem}.{n}")))
@@ -329,6 +361,28 @@ impl Store {
     /// Where changes are staged under this number.
     pub(crate) fn staged(&self, number: u64) -> PathBuf {
         self.root.join(format!("staging/{number}"))
+    }
+
+    /// A time of the filesystem that is later than that of every change made until now. Where its
+    /// clock ticks slowly, that takes a tick.
+    pub(crate) fn next_moment(&self) -> io::Result<Time> {
+        let staging = self.root.join("staging");
+        let touch = || -> io::Result<Time> {
+            let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+            let times = Timestamps { last_access: now, last_modification: now };
+            rustix::fs::utimensat(CWD, &staging, &times, AtFlags::empty())?;
+            let stat = rustix::fs::stat(&staging)?;
+            Ok((stat.st_ctime as i64, stat.st_ctime_nsec as u32))
+        };
+        let now = touch()?;
+        loop {
+            // Looked at before, it gets a finer time where the filesystem has any.
+            let later = touch()?;
+            if later > now {
+                return Ok(later);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Puts what was staged out of sight, and deletes it in the background.

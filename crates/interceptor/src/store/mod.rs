@@ -20,11 +20,11 @@ mod step_dir;
 pub(crate) use background::Counted;
 pub(crate) use barriers::BarrierLog;
 pub(crate) use changes::{ChangeTable, Refreshed, StoredChange};
+pub use claim::{Belonging, SOCKET, belonging, working_dir_of};
 pub(crate) use claim::{FORMAT_VERSION, check_workdir_file, is_current_format};
-pub use claim::{SOCKET, working_dir_of};
 pub(crate) use frame::{Damage, FrameReader, FrameWriter};
 pub(crate) use journal::{Journal, JournalReader};
-pub(crate) use layout::{Counters, Store, Versioned, check_counters};
+pub(crate) use layout::{Counters, Store, Time, Versioned, check_counters};
 pub(crate) use loans::{Loan, LoanBook, Root};
 pub(crate) use pack::{Pack, PackReader};
 pub(crate) use record::{

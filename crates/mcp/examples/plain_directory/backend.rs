@@ -15,7 +15,8 @@ use codeagent_common::{
     CancelToken, Change, ChangeKind, ErrorCode, RelPathBuf, StepId, StepKind, Timestamp,
 };
 use codeagent_mcp::{
-    Backend, BashEnd, BashRequest, Call, Failure, Outcome, Question, Surroundings, Undone,
+    Backend, BashEnd, BashRequest, Call, Failure, OpenQuestion, Outcome, Question, Surroundings,
+    Undone,
 };
 use codeagent_stdio::operations::*;
 use codeagent_stdio::{DirectoryRef, HistoryEntry, StepSummary};
@@ -30,6 +31,8 @@ pub struct PlainDirectory {
     state: Mutex<State>,
     /// What somebody at a frontend would say, if there is somebody.
     pub elsewhere: Mutex<Option<bool>>,
+    /// Asked one after the other before what a command did is kept.
+    pub questions: Mutex<Vec<OpenQuestion>>,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +55,7 @@ impl PlainDirectory {
             folder: Arc::new(Folder::open(path)?),
             state: Mutex::default(),
             elsewhere: Mutex::default(),
+            questions: Mutex::default(),
         })
     }
 
@@ -106,6 +110,12 @@ impl PlainDirectory {
         };
         state.history.push(Step { summary: summary.clone(), before, after });
         Ok(Some(summary))
+    }
+
+    /// Whether the user allows everything that is to be asked.
+    fn is_allowed(&self, call: &Call) -> bool {
+        let questions = self.questions.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        questions.iter().all(|question| call.ask_meanwhile(question) == Some(true))
     }
 
     fn become_like(&self, wanted: &Snapshot) -> Outcome<Vec<Change>> {
@@ -174,6 +184,7 @@ fn report(steps: Vec<StepId>, changes: &[Change]) -> RollbackReport {
         conflicts: vec![],
         left: vec![],
         crossed_barriers: vec![],
+        kept: None,
         warning: None,
     }
 }
@@ -212,11 +223,18 @@ impl Backend for PlainDirectory {
         if request.background {
             let mut end = run(self.root(), request, call).map_err(failed)?;
             end.not_undoable = Some("background commands are not recorded here".to_owned());
+            if !self.is_allowed(call) {
+                end.cancelled = true;
+            }
             return Ok(end);
         }
         let mut state = self.state();
         let before = self.snapshot()?;
         let mut end = run(self.root(), request, call).map_err(failed)?;
+        if !self.is_allowed(call) {
+            self.become_like(&before)?;
+            return Err(Failure::new(ErrorCode::SafeguardDenied, "it was denied").into());
+        }
         end.steps.extend(self.close(&mut state, StepKind::Command, &request.command, before)?);
         Ok(end)
     }

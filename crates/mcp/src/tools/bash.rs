@@ -8,13 +8,15 @@ use rmcp::service::{RequestContext, RoleServer};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::shared::{push_paths, push_steps};
+use super::shared::{has_several_directories, push_paths, push_steps};
 use super::{Answer, Definition, Hints, Run, lost, parameters};
+use crate::ask::Question;
 use crate::backend::{BashEnd, BashRequest};
-use crate::call::{Call, Outcome};
+use crate::call::{Call, Interruption, Outcome};
 use crate::client::{Client, Context};
-use crate::commands::Command;
+use crate::commands::{Command, Ended};
 use crate::schema;
+use crate::seal::Brought;
 use crate::server::CancelOnDrop;
 
 pub(super) const DEFINITION: Definition = Definition {
@@ -63,10 +65,17 @@ pub(super) async fn run(
     request: &RequestContext<RoleServer>,
 ) -> Outcome<Answer> {
     let parameters: Parameters = parameters(arguments)?;
-    let client = Arc::clone(&context.client);
-    let command = match &parameters.handle {
-        Some(handle) => client.commands.find(handle)?,
-        None => start(&parameters, context)?,
+    let (client, asker) = (Arc::clone(&context.client), Arc::clone(&context.call.asker));
+    let mut not_needed = None;
+    let command = match (asker.brought(), &parameters.handle) {
+        (Brought::Resumed(paused, answer), _) => {
+            let command = client.commands.find(&paused.handle)?;
+            not_needed = command.questions.answer(paused.number, *answer).err();
+            command
+        }
+        (Brought::Refused, _) => return Err(belongs_to_nothing(&client)),
+        (_, Some(handle)) => client.commands.find(handle)?,
+        (_, None) => start(&parameters, context)?,
     };
     if parameters.stop {
         command.cancel.cancel();
@@ -74,11 +83,45 @@ pub(super) async fn run(
     let patience = if parameters.run_in_background { Duration::ZERO } else { client.patience };
     // If the client takes this call back, the command ends.
     let guard = CancelOnDrop::new(&command.cancel);
-    let ended = wait(&command, patience, client.progress_interval, request).await;
+    let asks = asker.asks_by_retry() && !parameters.stop;
+    let waited = wait(&command, patience, client.progress_interval, asks, request).await;
     guard.disarm();
-    let Some(end) = ended else { return Ok(still_running(&command)) };
-    client.commands.forget(&command);
-    Ok(tell(&command, &end?))
+    let told = match waited {
+        Waited::Question(question) => return Err(Interruption::Ask(Box::new(question))),
+        Waited::Long => Ok(still_running(&command)),
+        Waited::End(end) => {
+            client.commands.forget(&command);
+            end.map(|ended| tell(&command, &ended))
+        }
+    };
+    match not_needed {
+        None => told,
+        Some(closed) => noted(told, closed.explain()),
+    }
+}
+
+/// The command of such a call may be running: it must not begin again.
+fn belongs_to_nothing(client: &Client) -> Interruption {
+    let message = "the answer belongs to no open question of this call: its state is wrong, too old \
+                   or has been used; nothing was started";
+    let failure = Failure::new(ErrorCode::InvalidField, message);
+    let handles = client.commands.handles();
+    if handles.is_empty() {
+        return failure.into();
+    }
+    failure.hinted(format!("Bash with a handle waits for a command: {}", handles.join(", "))).into()
+}
+
+/// With something that has to be said first.
+fn noted(told: Outcome<Answer>, note: &str) -> Outcome<Answer> {
+    match told {
+        Ok(answer) => Ok(Answer { text: format!("[{note}]\n{}", answer.text), ..answer }),
+        Err(Interruption::Failed(mut failure)) => {
+            failure.message = format!("{note}; {}", failure.message);
+            Err(Interruption::Failed(failure))
+        }
+        Err(ask) => Err(ask),
+    }
 }
 
 fn start(parameters: &Parameters, context: Context) -> Outcome<Arc<Command>> {
@@ -103,11 +146,13 @@ fn start(parameters: &Parameters, context: Context) -> Outcome<Arc<Command>> {
     Ok(command)
 }
 
-fn perform(request: &BashRequest, context: &Context, command: &Command) {
+fn perform(request: &BashRequest, context: &Context, command: &Arc<Command>) {
     let call = Call {
         cancel: command.cancel.clone(),
         output: Arc::clone(&command.output),
         asker: Arc::clone(&context.call.asker),
+        command: Some(Arc::clone(command)),
+        unanswered: Arc::default(),
     };
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         context.backend.bash(request, &call)
@@ -116,31 +161,45 @@ fn perform(request: &BashRequest, context: &Context, command: &Command) {
     if let (false, Ok(BashEnd { cwd: Some(cwd), .. })) = (request.background, &outcome) {
         remember(&context.client, cwd);
     }
-    command.ended(outcome);
+    command.ended(outcome.map(|end| {
+        let several_directories = !end.steps.is_empty() && has_several_directories(context);
+        Ended { end, several_directories }
+    }));
 }
 
 fn remember(client: &Client, cwd: &str) {
     *client.cwd.lock() = Some(cwd.to_owned());
 }
 
-/// Its end, unless that takes too long. Meanwhile the client hears that it lives.
+/// What came first.
+enum Waited {
+    End(Outcome<Ended>),
+    Question(Question),
+    /// Nothing did, and it took long.
+    Long,
+}
+
+/// Its end, unless it has a question or takes too long. Meanwhile the client hears that it lives.
 async fn wait(
     command: &Command,
     patience: Duration,
     interval: Duration,
+    asks: bool,
     request: &RequestContext<RoleServer>,
-) -> Option<Outcome<BashEnd>> {
+) -> Waited {
     let started = Instant::now();
     let token = request.meta.get_progress_token();
-    let end = command.wait();
+    let (end, question) = (command.wait(), command.questions.next());
     let deadline = tokio::time::sleep(patience);
     let mut ticks = tokio::time::interval(interval);
     ticks.tick().await;
-    tokio::pin!(end, deadline);
+    tokio::pin!(end, question, deadline);
     loop {
         tokio::select! {
-            end = &mut end => return Some(end),
-            () = &mut deadline => return None,
+            biased;
+            end = &mut end => return Waited::End(end),
+            question = &mut question, if asks => return Waited::Question(question),
+            () = &mut deadline => return Waited::Long,
             _ = ticks.tick() => {
                 let Some(token) = token.clone() else { continue };
                 let seconds = started.elapsed().as_secs_f64();
@@ -163,7 +222,8 @@ fn still_running(command: &Command) -> Answer {
     Answer::short(text)
 }
 
-fn tell(command: &Command, end: &BashEnd) -> Answer {
+fn tell(command: &Command, ended: &Ended) -> Answer {
+    let end = &ended.end;
     let mut text = command.take_output();
     if text.trim().is_empty() {
         text = "(no output)".to_owned();
@@ -179,7 +239,7 @@ fn tell(command: &Command, end: &BashEnd) -> Answer {
     } else if let Some(code) = end.exit_code.filter(|code| *code != 0) {
         text.push_str(&format!("[exit code {code}]\n"));
     }
-    push_steps(&mut text, &end.steps);
+    push_steps(&mut text, &end.steps, ended.several_directories);
     if let Some(reason) = &end.not_undoable {
         text.push_str(&format!("[NOT undoable: {reason}]\n"));
     }

@@ -1,7 +1,7 @@
 use std::fmt::Write as _;
 
-use codeagent_common::StepId;
-use codeagent_stdio::operations::UndoDiff;
+use codeagent_common::{ChangeKind, StepId};
+use codeagent_stdio::operations::{FileDiff, UndoDiff};
 use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -46,7 +46,10 @@ fn run(arguments: JsonObject, context: &Context) -> Outcome<Answer> {
     let mut text = String::new();
     for file in &diff.files {
         match (&file.diff, &file.note) {
-            (Some(diff), _) => text.push_str(diff),
+            (Some(diff), _) => {
+                push_header(&mut text, file);
+                text.push_str(diff);
+            }
             (None, note) => {
                 let note = note.as_deref().unwrap_or("no diff");
                 let kind = format!("{:?}", file.kind).to_lowercase();
@@ -65,4 +68,20 @@ fn run(arguments: JsonObject, context: &Context) -> Outcome<Answer> {
         text.push_str("The step changed nothing.");
     }
     Ok(Answer::text(text))
+}
+
+/// Which file it is, unless the diff says so itself.
+fn push_header(text: &mut String, file: &FileDiff) {
+    if file.diff.as_ref().is_some_and(|diff| diff.starts_with("--- ")) {
+        return;
+    }
+    let before = match (file.kind, &file.from) {
+        (ChangeKind::Added, _) => "/dev/null".to_owned(),
+        (_, from) => format!("a/{}", from.as_ref().unwrap_or(&file.path)),
+    };
+    let after = match file.kind {
+        ChangeKind::Deleted => "/dev/null".to_owned(),
+        _ => format!("b/{}", file.path),
+    };
+    let _ = writeln!(text, "--- {before}\n+++ {after}");
 }

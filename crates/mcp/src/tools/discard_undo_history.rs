@@ -40,7 +40,7 @@ fn run(arguments: JsonObject, context: &Context) -> Outcome<Answer> {
     ));
     if !context.call.ask_user(&question)? {
         return Err(Failure::new(ErrorCode::SafeguardDenied, "the user did not agree")
-            .hinted("the user can do it with the sandbox's own command line")
+            .hinted("it is for the user alone; old steps are dropped by themselves in time")
             .into());
     }
     context.backend.discard(UndoDiscard { directory }, &context.call)?;

@@ -163,7 +163,12 @@ fn lost() -> crate::call::Interruption {
 
 /// Typed parameters; what is wrong with them is for the model to read. Unknown ones are ignored.
 fn parameters<T: DeserializeOwned>(arguments: JsonObject) -> Outcome<T> {
-    T::deserialize(Value::Object(arguments)).map_err(|error| {
-        Failure::new(ErrorCode::InvalidField, format!("wrong parameters: {error}")).into()
+    serde_path_to_error::deserialize(Value::Object(arguments)).map_err(|error| {
+        let (path, reason) = (error.path().to_string(), error.inner().to_string());
+        let message = match path.as_str() {
+            "." => format!("wrong parameters: {reason}"),
+            name => format!("the parameter `{name}` is wrong: {reason}"),
+        };
+        Failure::new(ErrorCode::InvalidField, message).into()
     })
 }

@@ -5,7 +5,7 @@ use rmcp::model::JsonObject;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::shared::{locate, push_paths, push_steps};
+use super::shared::{has_several_directories, locate, push_paths, push_steps};
 use super::{Answer, Definition, Hints, Run, parameters};
 use crate::call::Outcome;
 use crate::client::Context;
@@ -50,6 +50,7 @@ fn run(arguments: JsonObject, context: &Context) -> Outcome<Answer> {
     if text.is_empty() {
         text.push_str("It is as it was then.\n");
     }
-    push_steps(&mut text, report.step.as_slice());
+    let several = report.step.is_some() && has_several_directories(context);
+    push_steps(&mut text, report.step.as_slice(), several);
     Ok(Answer::text(text))
 }

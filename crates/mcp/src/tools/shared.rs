@@ -10,7 +10,7 @@ use codeagent_tools::{Folder, WritePlan};
 
 use super::Answer;
 use crate::backend::Undone;
-use crate::call::Outcome;
+use crate::call::{Interruption, Outcome};
 use crate::client::Context;
 
 /// So many paths are listed.
@@ -51,39 +51,74 @@ pub(super) fn write(context: &Context, place: &Place, plan: &WritePlan) -> Outco
     if plan.before.as_ref() == Some(&plan.after) {
         return Ok(Answer::text(format!("{} is like that already.", plan.path)));
     }
-    let step = context.backend.write(place.directory.as_ref(), plan, &context.call)?;
+    let written = context.backend.write(place.directory.as_ref(), plan, &context.call);
+    if let (Err(_), Some(question)) = (&written, context.call.unanswered.lock().take()) {
+        return Err(Interruption::Ask(question));
+    }
+    let step = written?;
     let verb = if plan.before.is_some() { "Changed" } else { "Created" };
     let mut text = format!("{verb} {}", plan.path);
     if plan.replacements > 1 {
         let _ = write!(text, ", {} replacements", plan.replacements);
     }
     let _ = writeln!(text, ".\n{}", plan.diff().trim_end());
-    push_steps(&mut text, step.as_slice());
+    let several = step.is_some() && has_several_directories(context);
+    push_steps(&mut text, step.as_slice(), several);
     Ok(Answer::text(text))
 }
 
-pub(super) fn push_steps(text: &mut String, steps: &[StepSummary]) {
-    for step in steps {
-        let counts = [
-            (step.added, "added"),
-            (step.modified, "modified"),
-            (step.deleted, "deleted"),
-            (step.renamed, "renamed"),
-        ];
-        let counts: Vec<String> = counts
-            .iter()
-            .filter(|(count, _)| *count > 0)
-            .map(|(count, what)| format!("{count} {what}"))
-            .collect();
-        let _ = write!(text, "[step {}: {}", step.step_id, counts.join(", "));
-        match &step.unprotected {
-            None => text.push_str("; undo takes it back]\n"),
-            Some(reason) => {
-                let _ = writeln!(text, "; NOT undoable: {reason}]");
-            }
+pub(super) fn has_several_directories(context: &Context) -> bool {
+    context.backend.surroundings().directories.len() > 1
+}
+
+/// Steps, oldest first, and how to take them back. With several working directories, undo has to
+/// be told which is meant.
+pub(super) fn push_steps(text: &mut String, steps: &[StepSummary], several_directories: bool) {
+    for (nth, step) in steps.iter().enumerate() {
+        let _ = write!(text, "[step {}", step.step_id);
+        if several_directories {
+            let _ = write!(text, " in {}", step.directory);
         }
+        let _ = write!(text, ": {}", counts(step));
+        let is_of_same = |other: &&StepSummary| other.directory == step.directory;
+        let is_newest = !steps[nth + 1..].iter().any(|other| is_of_same(&other));
+        let directory = several_directories.then_some(step.directory.as_str());
+        match &step.unprotected {
+            Some(reason) => {
+                let _ = write!(text, "; NOT undoable: {reason}");
+            }
+            None if is_newest => {
+                let count = steps.iter().filter(is_of_same).count();
+                let _ = write!(text, "; {}", how_to_undo(count, directory));
+            }
+            None => {}
+        }
+        text.push_str("]\n");
         push_paths(text, "Look at these before you use them", &step.flagged);
     }
+}
+
+fn counts(step: &StepSummary) -> String {
+    let counts = [
+        (step.added, "added"),
+        (step.modified, "modified"),
+        (step.deleted, "deleted"),
+        (step.renamed, "renamed"),
+    ];
+    let counts: Vec<String> = counts
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    // What it made it removed itself, for instance; times of directories may still differ.
+    if counts.is_empty() { "no net change".to_owned() } else { counts.join(", ") }
+}
+
+/// Of several, others may have come between.
+fn how_to_undo(count: usize, directory: Option<&str>) -> String {
+    let which = directory.map_or(String::new(), |name| format!(" with directory \"{name}\""));
+    let takes = if count > 1 { "takes steps back, the newest first" } else { "takes it back" };
+    format!("undo{which} {takes}")
 }
 
 pub(super) fn push_paths(text: &mut String, title: &str, paths: &[RelPathBuf]) {

@@ -21,7 +21,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use codeagent_shim::{Shim, ShimConfig};
+use codeagent_shim::{Defaults, Shim, ShimConfig};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 
@@ -51,7 +51,8 @@ fn start(setup: &UnixStream) -> Result<(OwnedFd, io::PipeWriter), Failed> {
     let (spec, mut descriptors) = link::receive::<Spec>(setup).context(context)?;
     let control = descriptors.pop().ok_or_else(|| Failed::new(context, "no control channel"))?;
     let (mapped, map) = io::pipe().context("making a pipe")?;
-    match raw::fork_into(namespaces(&spec.network)).context("making namespaces")? {
+    let forked = raw::fork_into(namespaces(&spec.network)).context("making namespaces");
+    match forked.map_err(none_left)? {
         Forked::Child => {
             drop(map);
             let setup = setup.try_clone().context("taking over the socket");
@@ -184,8 +185,19 @@ fn serve(control: OwnedFd) {
         sync_dirs: Vec::new(),
         rollback_file: None,
         drop_caches: false,
+        defaults: Defaults::default(),
     };
     let control = UnixStream::from(control);
     let Ok(from_host) = control.try_clone() else { return };
     let _ = Shim::new(config).run(from_host, control);
+}
+
+/// The kernel says that no space is left, and means the number of namespaces.
+fn none_left(failed: Failed) -> Failed {
+    match failed.errno {
+        libc::ENOSPC => {
+            Failed { reason: "user.max_user_namespaces allows no more of them".into(), ..failed }
+        }
+        _ => failed,
+    }
 }

@@ -76,7 +76,7 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
             .and_then(Mount::read_only)
             .context("finding the program that runs commands")?,
         gateway: match &spec.network {
-            Network::Gateway { socket } => {
+            Network::Gateway { socket, .. } => {
                 Some(Mount::of(socket.as_path()).context("finding the gateway to the network")?)
             }
             Network::Disabled | Network::Open => None,

@@ -10,10 +10,9 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use codeagent_control::{CommandLine, Exec, Outcome, Stream};
+use codeagent_control::{CommandLine, Exec, Order, Outcome, Stream};
 use codeagent_namespace::{
-    Executor, Finished, FolderStep, Order, Policy, RunError, Surroundings, View, ViewChoice,
-    WorkFolder,
+    Executor, Finished, FolderStep, Policy, RunError, Surroundings, View, ViewChoice, WorkFolder,
 };
 use codeagent_test_support::{TempWorkspace, TreeSnapshot};
 use codeagent_worker::{Client, Settings, WorkerProcess, WorkerSpec};

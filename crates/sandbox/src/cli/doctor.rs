@@ -1,4 +1,4 @@
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use codeagent_interceptor::verify;
@@ -10,6 +10,7 @@ use super::log::Log;
 use super::output::Outcome;
 use super::text::{self, printable};
 use crate::error::{Result, SandboxError};
+use crate::executor::guest_facts;
 use crate::{config, places};
 
 /// Say what this machine offers, what is lost without it, and the command that brings it
@@ -43,6 +44,7 @@ impl Finding {
 const OK: &str = "ok";
 const PARTLY: &str = "partly";
 const MISSING: &str = "missing";
+const UNTRIED: &str = "untried";
 
 impl Doctor {
     pub(crate) fn execute(self) -> Result<Outcome> {
@@ -53,7 +55,7 @@ impl Doctor {
         };
         let mut findings = vec![kernel()];
         findings.extend(machine(&folder, undo_dir.as_deref().unwrap_or(&folder))?);
-        findings.extend([qemu(), accelerator(), image()]);
+        findings.extend(guests());
         findings.push(configuration());
         findings.push(match undo_dir {
             Ok(dir) => store(&dir),
@@ -97,7 +99,7 @@ fn machine(folder: &Path, undo_dir: &Path) -> Result<Vec<Finding>> {
                 Presence::Present => OK,
                 Presence::Partial => PARTLY,
                 Presence::Missing => MISSING,
-                Presence::Untried => "untried",
+                Presence::Untried => UNTRIED,
             };
             let finding = Finding::new(name.as_str().unwrap_or("?"), state, fact.seen);
             Finding { lost: Some(fact.lost), fix: fact.fix, ..finding }
@@ -105,38 +107,31 @@ fn machine(folder: &Path, undo_dir: &Path) -> Result<Vec<Finding>> {
         .collect())
 }
 
-const NO_VM: &str = "Commands cannot run in a virtual machine; that is not built yet in any case.";
-
-fn qemu() -> Finding {
-    let name = format!("qemu-system-{}", std::env::consts::ARCH);
-    match in_path(&name) {
-        Some(path) => Finding::new("qemu", OK, path.display().to_string()),
-        None => Finding::new("qemu", MISSING, format!("{name} is not installed"))
-            .without(NO_VM, "sudo apt install qemu-system"),
+/// What guests need. None is of use without the others.
+fn guests() -> Vec<Finding> {
+    let mut options = crate::session::SessionOptions::new(vec![]);
+    if let Ok(config) = config::of_user(None) {
+        config.apply(&mut options);
     }
+    let finding = |fact: codeagent_vm::Fact| {
+        use codeagent_vm::Presence;
+        let name = serde_json::to_value(fact.id).unwrap_or_default();
+        let state = match fact.presence {
+            Presence::Present => OK,
+            Presence::Partial => PARTLY,
+            Presence::Missing => MISSING,
+            Presence::Untried => UNTRIED,
+        };
+        let finding = Finding::new(name.as_str().unwrap_or("?"), state, fact.seen);
+        Finding { lost: Some(sentence(&fact.lost)), fix: fact.fix, ..finding }
+    };
+    guest_facts(&options.vm).into_iter().map(finding).collect()
 }
 
-fn accelerator() -> Finding {
-    match std::fs::OpenOptions::new().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => Finding::new("accelerator", OK, "/dev/kvm can be opened"),
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Finding::new("accelerator", MISSING, "/dev/kvm is there, and you may not open it")
-                .without(
-                    "Virtual machines would be slow.",
-                    "sudo usermod --append --groups kvm \"$USER\"",
-                )
-        }
-        Err(error) => Finding::new("accelerator", MISSING, format!("/dev/kvm: {error}"))
-            .without("Virtual machines would be slow.", ""),
-    }
-}
-
-fn image() -> Finding {
-    let dir = places::own_dir().map(|own| own.join("guest"));
-    match dir.filter(|dir| dir.join("vmlinuz").is_file()) {
-        Some(dir) => Finding::new("guest_image", OK, dir.display().to_string()),
-        None => Finding::new("guest_image", MISSING, "there is none").without(NO_VM, ""),
-    }
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+    format!("{first}{}.", letters.as_str())
 }
 
 fn configuration() -> Finding {
@@ -196,9 +191,4 @@ fn size_of(dir: &Path) -> u64 {
         }
     }
     total
-}
-
-fn in_path(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::log::Log;
 use super::output::Outcome;
-use super::text;
+use super::{text, undo_log};
 use crate::error::Result;
 
 /// List the steps, newest first
@@ -17,13 +17,17 @@ pub(crate) struct History {
 
 impl History {
     pub(crate) fn execute(self) -> Result<Outcome> {
-        let client = self.log.holder()?;
+        let found = self.log.find()?;
+        let client = undo_log::holder(&found)?;
         let (history, redoable) = (client.history()?, client.redoable()?);
         let open = client.status()?.open_step;
         let text = text::history(&history, &redoable, open);
         let newest_first: Vec<&HistoryEntry> = history.iter().rev().collect();
         let redoable: Vec<&StepInfo> = redoable.iter().rev().collect();
-        let json = json!({ "history": newest_first, "redoable": redoable, "open_step": open });
+        let json = json!({
+            "working_dir": found.working_dir, "history": newest_first,
+            "redoable": redoable, "open_step": open,
+        });
         Ok(Outcome::new(json, text))
     }
 }

@@ -1,6 +1,7 @@
 use std::io;
 
 use clap::Args;
+use codeagent_common::ErrorCode;
 use serde_json::json;
 
 use super::hook_message::{Moment, moment};
@@ -43,7 +44,11 @@ impl Hook {
             // There is nothing left to refuse, and an agent that is told so when it stops goes on,
             // for ever.
             Moment::Ends => {
-                let closed = self.log.served().and_then(|client| close(&client, None))?;
+                let closed = match self.log.served().and_then(|client| close(&client, None)) {
+                    // The call was a part of it.
+                    Err(error) if error.code() == ErrorCode::TransactionOpen => None,
+                    closed => closed?,
+                };
                 Ok(Outcome::new(json!({ "closed": closed }), ""))
             }
             Moment::Other => Ok(Outcome::new(json!({ "ignored": true }), "")),

@@ -3,13 +3,17 @@
 mod ask;
 mod completions;
 mod doctor;
+mod guest;
 mod history;
 mod hook;
 mod hook_message;
+mod input;
+mod kept;
 mod log;
 mod output;
 mod pin;
 mod redo;
+mod refused;
 mod restore;
 mod run;
 mod serve;
@@ -17,6 +21,7 @@ mod session_arguments;
 mod setup;
 mod shell;
 mod show;
+mod signals;
 mod status;
 mod step;
 mod text;
@@ -57,6 +62,7 @@ enum Command {
     Pin(pin::Pin),
     Status(status::Status),
     Doctor(doctor::Doctor),
+    Guest(guest::Guest),
     Setup(setup::Setup),
     UndoLog(undo_log_command::UndoLog),
     Step(step::Step),
@@ -111,15 +117,23 @@ fn misused(error: &clap::Error) -> SandboxError {
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let (mut tip, mut usage) = (None, None);
     for part in parts {
-        let first_of = |tips: &str| tips.split(" tip: ").next().map(str::to_owned);
+        // Nobody who mistypes a flag means a file of that name.
+        let is_useful = |tip: &&str| !tip.starts_with("to pass ");
+        let first_of = |tips: &str| tips.split(" tip: ").find(is_useful).map(str::to_owned);
         tip = tip.or(part.strip_prefix("tip: ").and_then(first_of));
         usage = usage.or(part.strip_prefix("Usage: ").map(|usage| format!("use it so: {usage}")));
     }
-    let hint = match error.kind() {
-        clap::error::ErrorKind::InvalidSubcommand => tip.or(Some("--help lists them".into())),
-        _ => tip.or(usage),
+    use clap::error::ErrorKind;
+    let (message, hint) = match error.kind() {
+        ErrorKind::InvalidSubcommand => (message, tip.or(Some("--help lists them".into()))),
+        // What is rendered then is the help itself.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let usage = usage.map(|usage| format!("{usage}; --help lists them"));
+            ("it is not said which of its commands is meant", usage)
+        }
+        _ => (message, tip.or(usage)),
     };
-    SandboxError::usage(message, hint.unwrap_or_else(|| "see --help".into()))
+    SandboxError::usage(message, hint.unwrap_or_else(|| "--help says what it takes".into()))
 }
 
 /// What programs say that were called wrongly.
@@ -141,6 +155,7 @@ impl Command {
             Self::Pin(command) => command.execute(),
             Self::Status(command) => command.execute(),
             Self::Doctor(command) => command.execute(),
+            Self::Guest(command) => command.execute(),
             Self::Setup(command) => command.execute(),
             Self::UndoLog(command) => command.execute(),
             Self::Step(command) => command.execute(),

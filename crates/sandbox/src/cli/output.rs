@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use codeagent_common::StepId;
+use codeagent_common::{ErrorCode, StepId};
 use serde_json::{Value, json};
 
 use super::text;
@@ -33,7 +33,11 @@ pub(crate) fn say(json: bool, outcome: &Outcome) -> ExitCode {
     };
     // Whoever closed the pipe does not want to know more; what was to be done is done.
     match said.and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let what = "it was done, and this could not be printed";
+            complain(false, &SandboxError::doing(what)(error));
+            ExitCode::FAILURE
+        }
         _ => ExitCode::from(outcome.exit_code),
     }
 }
@@ -51,7 +55,7 @@ pub(crate) fn complain(json: bool, error: &SandboxError) {
         let json = json!({ "error": {
             "code": error.code(),
             "message": error.to_string(),
-            "hint": error.hint(),
+            "hint": hint(error),
             "conflicts": conflicts,
             "done": done,
         }});
@@ -59,14 +63,55 @@ pub(crate) fn complain(json: bool, error: &SandboxError) {
         return;
     }
     notice(&error.to_string());
-    if let Some(hint) = error.hint() {
+    if let Some(hint) = hint(error) {
         let _ = writeln!(io::stderr(), "hint: {}", text::printable(&hint));
     }
 }
 
+/// As everybody gets it, or with the command to type.
+fn hint(error: &SandboxError) -> Option<String> {
+    let code = match error {
+        SandboxError::Failed(failure) => failure.code,
+        SandboxError::NotKept { reason, .. } if !reason.is_lost_worker() => return hint(reason),
+        SandboxError::PartlyKept { folders, .. } if !folders.is_empty() => {
+            let folder = text::quoted(&folders[0]);
+            let hint = format!("take it back in each of them: sandbox undo --working-dir {folder}");
+            return Some(hint);
+        }
+        _ => return error.hint(),
+    };
+    Some(
+        match code {
+            ErrorCode::StepNotFound | ErrorCode::NothingToUndo => {
+                "`sandbox history` lists the steps there are"
+            }
+            ErrorCode::StepUndone => "`sandbox redo` brings it back",
+            ErrorCode::NoStepOpen => "begin one with `sandbox step begin`",
+            ErrorCode::PathNotInStep => "`sandbox show STEP --stat` lists what it changed",
+            ErrorCode::UndoCorrupt => {
+                "`sandbox undo-log verify` names what is damaged; other steps are unaffected"
+            }
+            ErrorCode::UndoVersionMismatch | ErrorCode::UndoDisabled => {
+                "use the program that wrote it, or move the undo directory away to start afresh; \
+                 `sandbox status` names it"
+            }
+            ErrorCode::LowDiskSpace => {
+                "free some disk space (removing files still works), or lower undo.min_free_bytes \
+                 in the configuration"
+            }
+            _ => return error.hint(),
+        }
+        .into(),
+    )
+}
+
 /// A line for people.
 pub(crate) fn notice(line: &str) {
-    let _ = writeln!(io::stderr(), "sandbox: {}", text::printable(line)); // or nobody reads it
+    // A terminal that a shell in a sandbox has for itself goes back to the margin only if told so.
+    let modes = rustix::termios::tcgetattr(io::stderr()).map(|terminal| terminal.output_modes);
+    let is_raw = modes.is_ok_and(|modes| !modes.contains(rustix::termios::OutputModes::OPOST));
+    let end = if is_raw { "\r\n" } else { "\n" };
+    let _ = write!(io::stderr(), "sandbox: {}{end}", text::printable(line)); // or nobody reads it
 }
 
 /// Whether what is printed on standard output may have colours.

@@ -3,7 +3,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use codeagent_common::{RelPathBuf, StepId};
-use codeagent_interceptor::working_dir_of;
 use serde_json::json;
 
 use super::log::Log;
@@ -29,15 +28,13 @@ pub(crate) struct Restore {
 
 impl Restore {
     pub(crate) fn execute(self) -> Result<Outcome> {
-        let undo_dir = self.log.undo_dir()?;
-        let working_dir =
-            working_dir_of(&undo_dir)?.ok_or_else(|| SandboxError::NoLog(undo_dir.clone()))?;
+        let found = self.log.find()?;
         let paths = self
             .paths
             .iter()
-            .map(|path| inside(&working_dir, path))
+            .map(|path| inside(&found.working_dir, path))
             .collect::<Result<Vec<RelPathBuf>>>()?;
-        let report = undo_log::holder(&undo_dir)?.restore(StepId(self.step), paths)?;
+        let report = undo_log::holder(&found)?.restore(StepId(self.step), paths)?;
         Ok(Outcome::new(json!(report), text::restored(&report)))
     }
 }

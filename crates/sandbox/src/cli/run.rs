@@ -1,19 +1,21 @@
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use clap::Args;
-use codeagent_control::{Cause, Stream};
-use codeagent_namespace::Order;
+use codeagent_control::{Cause, Order, Stream};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::ask::{TERMINAL, has_input as is_readable, wait_for_input};
+use super::input::pass_input_on;
+use super::kept::Kept;
 use super::output::{Outcome, notice};
-use super::session_arguments::SessionArguments;
+use super::refused::Refused;
+use super::session_arguments::{Names, SessionArguments};
+use super::signals::heeded;
 use super::text;
 use crate::error::Result;
 use crate::executor::Isolation;
@@ -25,13 +27,15 @@ pub(crate) const FAILED: u8 = 125;
 /// Run a command, as one step that can be undone
 ///
 /// What it prints is passed on as it comes, and its exit code is that of this command. If it
-/// cannot be run at all, the exit code is 125, or 127 if there is no such program.
+/// cannot be run at all, the exit code is 125, or 127 if there is no such program. With --json, what
+/// it prints comes at the end, as a part of the value: of each stream the first and the last MiB,
+/// with the number of bytes that are left out between them.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     #[command(flatten)]
     session: SessionArguments,
     /// End the command, and everything it has started, after so many seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
     /// The program and its arguments
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
@@ -42,23 +46,39 @@ impl Run {
     pub(crate) fn execute(self, json: bool) -> Result<Outcome> {
         let session = self.session.session()?;
         session.listen(tell);
+        let refused = Refused::listen_to(&session);
         session.start()?;
+        let names = self.session.names_in(&session)?;
+        let folders = session.folders()?;
+        self.session.tell_of_view(&session)?;
         let mut request = CommandRequest::argv(self.command.into_iter().map(OsStringExt::into_vec));
         request.cwd = session.current_dir();
         request.timeout = self.timeout.map(Duration::from_secs);
         request.takes_input = has_input();
         let mut captured = Captured::default();
-        let report = run(&session, request, json.then_some(&mut captured));
+        let ran = run(&session, request, json.then_some(&mut captured));
         // A history that could not be closed properly is recovered by the next session.
         let stopped = session.stop();
-        let report = report?;
+        let (report, unheard) = ran?;
         stopped?;
         if !json {
-            sum_up(&report, &self.session.same_folder());
+            sum_up(&report, &names);
+            refused.sum_up();
         }
-        let json =
-            json!({ "report": report, "stdout": captured.stdout(), "stderr": captured.stderr() });
-        let exit_code = u8::try_from(report.exit_code).unwrap_or(u8::MAX);
+        let mut exit_code = u8::try_from(report.exit_code).unwrap_or(u8::MAX);
+        if let Some(error) = unheard {
+            notice(&format!("not all that it printed could be passed on: {error}"));
+            exit_code = if exit_code == 0 { FAILED } else { exit_code };
+        }
+        let json = json!({
+            "report": report,
+            "working_dirs": folders.iter().map(|folder| &folder.path).collect::<Vec<_>>(),
+            "network_refused": refused.destinations(),
+            "stdout_left_out_bytes": captured.stdout.left_out_bytes(),
+            "stderr_left_out_bytes": captured.stderr.left_out_bytes(),
+            "stdout": captured.stdout.into_text(),
+            "stderr": captured.stderr.into_text(),
+        });
         Ok(Outcome { json, text: String::new(), exit_code })
     }
 }
@@ -66,46 +86,40 @@ impl Run {
 /// What a command says, kept for programs.
 #[derive(Debug, Default)]
 struct Captured {
-    stdout: Vec<u8>,
-    stderr: Vec<u8>,
+    stdout: Kept,
+    stderr: Kept,
 }
 
-impl Captured {
-    fn stdout(&self) -> String {
-        String::from_utf8_lossy(&self.stdout).into_owned()
-    }
-
-    fn stderr(&self) -> String {
-        String::from_utf8_lossy(&self.stderr).into_owned()
-    }
-}
-
-/// Runs the command with our own input, output and signals.
+/// Runs the command with our own input, output and signals. Comes back with why not everything it
+/// printed was heard, unless the reader went away and so did not want it.
 fn run(
     session: &std::sync::Arc<Session>,
     request: CommandRequest,
     mut captured: Option<&mut Captured>,
-) -> Result<CommandReport> {
+) -> Result<(CommandReport, Option<io::Error>)> {
     let takes_input = request.takes_input;
     let (orders, taken) = std::sync::mpsc::channel();
     pass_signals_on(orders.clone())?;
     if takes_input {
         pass_input_on(orders.clone())?;
     }
-    let mut is_heard = true;
-    session.exec_with_orders(&request, taken, |stream, data| {
+    let mut unheard = None;
+    let report = session.exec_with_orders(&request, taken, |stream, data| {
         let passed_on = match (&mut captured, stream) {
             (Some(captured), Stream::Stdout) => captured.stdout.write_all(data),
             (Some(captured), Stream::Stderr) => captured.stderr.write_all(data),
             (None, Stream::Stdout) => put(io::stdout().lock(), data),
             (None, Stream::Stderr) => put(io::stderr().lock(), data),
         };
-        if passed_on.is_err() && is_heard {
-            is_heard = false;
+        if let Err(error) = passed_on
+            && unheard.is_none()
+        {
+            unheard = Some(error);
             // As if it had written to the closed pipe itself.
             let _ = orders.send(Order::Signal(SIGPIPE));
         }
-    })
+    })?;
+    Ok((report, unheard.filter(|error| error.kind() != io::ErrorKind::BrokenPipe)))
 }
 
 fn put(mut stream: impl Write, data: &[u8]) -> io::Result<()> {
@@ -122,30 +136,10 @@ fn has_input() -> bool {
     rustix::termios::tcgetpgrp(stdin).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
-fn pass_input_on(orders: Sender<Order>) -> Result<()> {
-    const CHUNK_BYTES: usize = 64 << 10;
-    std::thread::Builder::new().name("input".into()).spawn(move || {
-        let mut buffer = vec![0; CHUNK_BYTES];
-        loop {
-            wait_for_input();
-            let _terminal = TERMINAL.lock();
-            if !is_readable() {
-                continue;
-            }
-            let read = io::stdin().lock().read(&mut buffer).unwrap_or(0);
-            let order = Order::Input { data: buffer[..read].to_vec(), eof: read == 0 };
-            if orders.send(order).is_err() || read == 0 {
-                return;
-            }
-        }
-    })?;
-    Ok(())
-}
-
 /// The first Ctrl-C is for the command, which may have something to put in order; the next one
 /// ends it and everything it has started, as other signals that end programs do at once.
 fn pass_signals_on(orders: Sender<Order>) -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new(heeded(&[SIGINT, SIGQUIT, SIGTERM, SIGHUP]))?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         let mut interrupted = false;
         for signal in signals.forever() {
@@ -188,28 +182,27 @@ pub(crate) fn tell(event: &Event) {
 }
 
 /// One line: the step, what changed, how to undo it; more only if something is not as expected.
-pub(crate) fn sum_up(report: &CommandReport, folder: &str) {
+pub(crate) fn sum_up(report: &CommandReport, names: &Names) {
     match report.cause {
         Cause::TimedOut => notice("its time was up, and it was ended"),
         Cause::Cancelled => notice("it was cancelled"),
         Cause::Exited => {}
     }
-    if let Some(reason) = &report.other_view {
-        notice(&format!("changes were seen as they happened, because {reason}"));
-    }
-    if let Some(reason) = &report.not_undoable {
+    // Where nothing was recorded at all, that was said before it began.
+    if let Some(reason) = report.not_undoable.as_ref().filter(|_| !report.directories.is_empty()) {
         notice(&format!("what it did CANNOT be undone: {reason}"));
     }
     let several = report.directories.len() > 1;
     for directory in &report.directories {
         let name = if several { format!("{}: ", directory.directory) } else { String::new() };
-        for line in text::left_out(directory) {
+        for line in text::left_out(directory, names.folder(&directory.directory)) {
             notice(&format!("{name}{line}"));
         }
         match &directory.info {
             None => notice(&format!("{name}nothing changed ({})", report.isolation)),
             Some(step) => {
                 let (id, counts, isolation) = (step.id, text::counts(step), report.isolation);
+                let folder = names.of(&directory.directory);
                 notice(&match step.protection.is_protected() {
                     true => format!(
                         "{name}step {id} ({isolation}): {counts}; undo it with: sandbox undo{folder}"

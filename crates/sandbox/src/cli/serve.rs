@@ -23,7 +23,7 @@ pub(crate) struct Serve {
     /// Without a command: what is spoken on stdin and stdout
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
-    /// Serve agents (MCP) on this socket, too; its token is in a file beside it, .token
+    /// Serve agents (MCP) on this socket, too; its token is in PATH.token
     #[arg(long, value_name = "PATH")]
     mcp_socket: Option<PathBuf>,
     #[command(flatten)]
@@ -64,7 +64,12 @@ impl Serve {
         {
             self.session.working_dir.push(project.into());
         }
-        let hub = Hub::new(self.session.options()?);
+        let options = self.session.options()?;
+        if let Some(folder) = self.session.folder_above(&options).filter(|_| is_mcp) {
+            let folder = folder.display();
+            tracing::warn!(component = "server", %folder, "the nearest one upwards with a history");
+        }
+        let hub = Hub::new(options);
         tracing::info!(component = "server", version = env!("CARGO_PKG_VERSION"), "serving");
         let socket = self.mcp_socket.as_ref().map(|path| mcp::Socket::open(&hub, path));
         let socket = socket.transpose()?;

@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use clap::Args;
 use codeagent_namespace::View;
+use codeagent_network::Rule;
+use rustix::fs::access;
+use rustix::io::Errno;
 
 use super::ask::AskOnTerminal;
 use super::output::notice;
+use super::text;
 use crate::error::{Result, SandboxError};
-use crate::executor::IsolationChoice;
+use crate::executor::{Isolation, IsolationChoice};
 use crate::policy::{BadPattern, Pattern};
-use crate::session::{Access, FolderOptions, NetworkChoice, Session, SessionOptions};
+use crate::session::{Access, FolderInfo, FolderOptions, NetworkChoice, Session, SessionOptions};
 use crate::{config, places};
 
 #[derive(Debug, Clone, Args)]
@@ -35,6 +39,10 @@ pub(crate) struct SessionArguments {
     /// What commands can reach
     #[arg(long, value_enum)]
     pub(crate) network: Option<NetworkChoice>,
+    /// What commands can reach with --network allowlist, which this implies: an address, a network
+    /// or a name, as 10.1.2.3, 10.0.0.0/8, example.org:443 or *.example.org
+    #[arg(long, value_name = "HOST")]
+    pub(crate) allow_host: Vec<Rule>,
     /// Forget the home and the /tmp of commands afterwards
     #[arg(long)]
     pub(crate) ephemeral: bool,
@@ -67,6 +75,10 @@ impl SessionArguments {
     /// A session as the configuration, then the command line, then the project want it.
     pub(crate) fn session(&self) -> Result<Arc<Session>> {
         let mut options = self.options()?;
+        options.folders.iter().try_for_each(must_be_readable)?;
+        if let Some(folder) = self.folder_above(&options) {
+            notice(&text::folder_above(folder));
+        }
         // For one command nobody listens.
         options.watch.enabled = false;
         for line in config::tighten_for_projects(&mut options)? {
@@ -80,17 +92,30 @@ impl SessionArguments {
     pub(crate) fn options(&self) -> Result<SessionOptions> {
         let mut folders: Vec<FolderOptions> =
             self.working_dir.iter().map(|path| folder(path, Access::ReadWrite)).collect();
+        let read_only: Vec<FolderOptions> =
+            self.read_only.iter().map(|path| folder(path, Access::ReadOnly)).collect();
         if folders.is_empty() {
-            folders.push(FolderOptions::new(here()?));
+            let here = here()?;
+            // Who has said that the current folder is only to be looked at means no other.
+            let is_named =
+                |named: &FolderOptions| named.path.canonicalize().ok() == Some(here.clone());
+            if !read_only.iter().any(is_named) {
+                folders.push(FolderOptions::new(here));
+            }
         }
+        folders.extend(read_only);
         folders[0].undo_dir.clone_from(&self.undo_dir);
-        folders.extend(self.read_only.iter().map(|path| folder(path, Access::ReadOnly)));
         let mut options = SessionOptions::new(folders);
         config::of_user(self.config.as_deref())?.apply(&mut options);
         options.share = true;
         options.isolation = self.isolation.unwrap_or(options.isolation);
         options.view = self.view.map_or(options.view, View::from);
-        options.network = self.network.unwrap_or(options.network);
+        options.network = match self.network {
+            Some(network) => network,
+            None if !self.allow_host.is_empty() => NetworkChoice::Allowlist,
+            None => options.network,
+        };
+        options.allow_hosts.extend(self.allow_host.iter().cloned());
         options.persistent &= !self.ephemeral;
         for pattern in &self.allow_path {
             let bad = |error: BadPattern| {
@@ -105,24 +130,67 @@ impl SessionArguments {
         Ok(options)
     }
 
-    /// How this folder is named to other commands.
-    pub(crate) fn same_folder(&self) -> String {
-        let quoted = |path: &Path| text_of(path);
-        match (&self.undo_dir, self.working_dir.first()) {
-            (Some(dir), _) => format!(" --undo-dir {}", quoted(dir)),
-            (None, Some(dir)) if !is_here(dir) => format!(" --working-dir {}", quoted(dir)),
-            (None, _) => String::new(),
+    /// The folder, if nobody has named it and it is not the current one.
+    pub(crate) fn folder_above<'o>(&self, options: &'o SessionOptions) -> Option<&'o Path> {
+        let is_found = |folder: &&FolderOptions| {
+            self.working_dir.is_empty() && folder.access == Access::ReadWrite
+        };
+        let folder = options.folders.first().filter(is_found)?;
+        let current = places::canonical(Path::new(".")).ok()?;
+        (folder.path != current).then_some(&folder.path)
+    }
+
+    /// In a guest and on the host there is only one view. Says so to whoever named the other.
+    pub(crate) fn tell_of_view(&self, session: &Session) -> Result<()> {
+        if self.view != Some(ViewArgument::Transactional) {
+            return Ok(());
         }
+        if let Some(isolation @ (Isolation::Vm | Isolation::Host)) = session.status()?.isolation {
+            notice(&format!(
+                "changes are seen as they happen, because {isolation} isolation has no \
+                 transactional view"
+            ));
+        }
+        Ok(())
+    }
+
+    /// How the folders of the session are named to other commands.
+    pub(crate) fn names_in(&self, session: &Session) -> Result<Names> {
+        let named = |(nth, folder): (usize, FolderInfo)| {
+            let name = match &self.undo_dir {
+                Some(dir) if nth == 0 => format!(" --undo-dir {}", text::quoted(dir)),
+                _ if is_here(&folder.path) => String::new(),
+                _ => format!(" --working-dir {}", text::quoted(&folder.path)),
+            };
+            Named { label: folder.label, name, path: folder.path }
+        };
+        Ok(Names(session.folders()?.into_iter().enumerate().map(named).collect()))
     }
 }
 
-/// For a shell.
-fn text_of(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%".contains(c);
-    match text.chars().all(is_plain) {
-        true => text,
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+/// What other commands have to be told so that they find the folder with a label.
+#[derive(Debug)]
+pub(crate) struct Names(Vec<Named>);
+
+#[derive(Debug)]
+struct Named {
+    label: String,
+    /// Flags.
+    name: String,
+    path: PathBuf,
+}
+
+impl Names {
+    pub(crate) fn of(&self, label: &str) -> &str {
+        self.find(label).map_or("", |named| &named.name)
+    }
+
+    pub(crate) fn folder(&self, label: &str) -> &Path {
+        self.find(label).map_or(Path::new(""), |named| &named.path)
+    }
+
+    fn find(&self, label: &str) -> Option<&Named> {
+        self.0.iter().find(|named| named.label == label)
     }
 }
 
@@ -130,6 +198,20 @@ fn is_here(dir: &Path) -> bool {
     match (dir.canonicalize(), here()) {
         (Ok(there), Ok(here)) => there == here,
         _ => false,
+    }
+}
+
+/// Before anything else stumbles over it. Who may only look can still have commands look.
+fn must_be_readable(folder: &FolderOptions) -> Result<()> {
+    if std::fs::metadata(&folder.path).is_ok_and(|found| !found.is_dir()) {
+        return Ok(()); // which is said when it is opened
+    }
+    match access(&folder.path, rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK) {
+        Err(Errno::ACCESS) => {
+            let source = Errno::ACCESS.into();
+            Err(SandboxError::WorkingDir { path: folder.path.clone(), source })
+        }
+        _ => Ok(()),
     }
 }
 

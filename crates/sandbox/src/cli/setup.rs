@@ -12,7 +12,8 @@ use crate::setup::{Client, Dirs, Launch, Setup as Clients};
 /// Enter the sandbox as an MCP server in an agent client, or take it out again
 ///
 /// Uses the client's own command where there is one. Otherwise its file is changed: a copy is kept
-/// beside it, and everything else in it stays as it is.
+/// beside it, and everything else in it stays as it is. A server of somebody else that is called
+/// "sandbox" is left alone.
 #[derive(Debug, Args)]
 pub(crate) struct Setup {
     #[arg(value_enum)]
@@ -45,6 +46,13 @@ impl Setup {
         let home = places::home().ok_or(SandboxError::NoHome)?;
         let config =
             places::user_config().and_then(|file| Some(file.parent()?.parent()?.to_owned()));
+        let project = match std::env::current_dir() {
+            Err(source) if self.client.is_of_project() => {
+                return Err(SandboxError::WorkingDir { path: ".".into(), source });
+            }
+            here => here.unwrap_or_default(), // nobody asks for it
+        };
+        let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let program = std::env::current_exe()?;
         let mut arguments = vec!["--protocol".to_owned(), "mcp".to_owned()];
         if let Some(dir) = &self.working_dir {
@@ -54,8 +62,10 @@ impl Setup {
         Ok(Clients {
             dirs: Dirs {
                 config: config.unwrap_or_else(|| home.join(".config")),
+                claude: named("CLAUDE_CONFIG_DIR"),
+                codex: named("CODEX_HOME").unwrap_or_else(|| home.join(".codex")),
                 home,
-                project: std::env::current_dir()?,
+                project,
             },
             notes_dir: places::own_dir().ok_or(SandboxError::NoHome)?.join("setup"),
             launch: Launch { program: program.display().to_string(), arguments },

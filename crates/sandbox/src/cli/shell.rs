@@ -1,22 +1,25 @@
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::mpsc::{Sender, channel};
 
 use clap::Args;
-use codeagent_control::PtySize;
-use codeagent_namespace::Order;
+use codeagent_control::{Order, PtySize};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 
-use super::ask::TERMINAL;
+use super::input::pass_input_on;
 use super::output::Outcome;
+use super::refused::Refused;
 use super::run::{sum_up, tell};
 use super::session_arguments::SessionArguments;
+use super::signals::heeded;
 use crate::error::{Result, SandboxError};
 use crate::session::CommandRequest;
+
+const END_OF_INPUT: Order = Order::Input { data: Vec::new(), eof: true };
 
 /// Work in a sandbox by hand; everything until the end is one step
 ///
@@ -38,7 +41,10 @@ impl Shell {
         }
         let session = self.session.session()?;
         session.listen(tell);
+        let refused = Refused::listen_to(&session);
         session.start()?;
+        let names = self.session.names_in(&session)?;
+        self.session.tell_of_view(&session)?;
         let words = match self.command.is_empty() {
             true => vec![user_shell()],
             false => self.command,
@@ -59,7 +65,8 @@ impl Shell {
         let stopped = session.stop();
         let report = report?;
         stopped?;
-        sum_up(&report, &self.session.same_folder());
+        sum_up(&report, &names);
+        refused.sum_up();
         let exit_code = u8::try_from(report.exit_code).unwrap_or(u8::MAX);
         Ok(Outcome { json: json!({ "report": report }), text: String::new(), exit_code })
     }
@@ -102,34 +109,16 @@ impl Drop for RawTerminal {
     }
 }
 
-fn pass_input_on(orders: Sender<Order>) -> Result<()> {
-    std::thread::Builder::new().name("input".into()).spawn(move || {
-        let mut buffer = vec![0; 4096];
-        loop {
-            super::ask::wait_for_input();
-            let _terminal = TERMINAL.lock();
-            if !super::ask::has_input() {
-                continue;
-            }
-            let read = io::stdin().lock().read(&mut buffer).unwrap_or(0);
-            let order = Order::Input { data: buffer[..read].to_vec(), eof: read == 0 };
-            if orders.send(order).is_err() || read == 0 {
-                return;
-            }
-        }
-    })?;
-    Ok(())
-}
-
 fn pass_signals_on(orders: Sender<Order>) -> Result<()> {
-    let mut signals = Signals::new([SIGWINCH, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new(heeded(&[SIGWINCH, SIGTERM, SIGHUP]))?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         for signal in signals.forever() {
-            let order = match signal {
-                SIGWINCH => Order::Resize(size()),
-                _ => Order::Cancel,
+            let sent = match signal {
+                SIGWINCH => orders.send(Order::Resize(size())),
+                // Shells at a terminal do not heed SIGTERM, but end when their input does.
+                _ => orders.send(END_OF_INPUT).and_then(|()| orders.send(Order::Cancel)),
             };
-            if orders.send(order).is_err() {
+            if sent.is_err() {
                 return;
             }
         }

@@ -1,6 +1,7 @@
 use clap::Args;
 use codeagent_common::{ChangeKind, StepId};
-use codeagent_interceptor::HistoryEntry;
+use codeagent_interceptor::{HistoryEntry, UndoError};
+use codeagent_worker::Client;
 use serde_json::json;
 
 use super::log::Log;
@@ -27,17 +28,7 @@ impl Show {
         let client = self.log.holder()?;
         let step = match self.step {
             Some(step) => StepId(step),
-            None => client
-                .history()?
-                .into_iter()
-                .rev()
-                .find_map(|entry| match entry {
-                    HistoryEntry::Step(info) => Some(info.id),
-                    HistoryEntry::Barrier(_) => None,
-                })
-                .ok_or_else(|| {
-                    SandboxError::usage("nothing has been recorded yet", "run something first")
-                })?,
+            None => newest(&client)?,
         };
         let diffs = diff::of_step(&client, step)?;
         let paint = Paint { colours: has_colours() };
@@ -48,6 +39,20 @@ impl Show {
         let text = parts.collect::<Vec<_>>().join("\n");
         Ok(Outcome::new(json!({ "step": step, "changes": diffs }), text))
     }
+}
+
+fn newest(client: &Client) -> Result<StepId> {
+    let step = |entry| match entry {
+        HistoryEntry::Step(info) => Some(info.id),
+        HistoryEntry::Barrier(_) => None,
+    };
+    if let Some(newest) = client.history()?.into_iter().rev().find_map(step) {
+        return Ok(newest);
+    }
+    Err(match client.redoable()?.first() {
+        Some(undone) => UndoError::StepUndone(undone.id).into(),
+        None => SandboxError::usage("nothing has been recorded yet", "run something first"),
+    })
 }
 
 const RED: &str = "31";

@@ -1,12 +1,11 @@
 use clap::Args;
-use codeagent_interceptor::working_dir_of;
 use serde_json::json;
 
-use super::log::Log;
+use super::log::{Found, Log};
 use super::output::Outcome;
 use super::text::{self, printable};
 use super::undo_log;
-use crate::error::{Result, SandboxError};
+use crate::error::Result;
 
 /// Say how the history of a folder is, and who holds it
 #[derive(Debug, Args)]
@@ -17,10 +16,9 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn execute(self) -> Result<Outcome> {
-        let undo_dir = self.log.undo_dir()?;
-        let working_dir =
-            working_dir_of(&undo_dir)?.ok_or_else(|| SandboxError::NoLog(undo_dir.clone()))?;
-        let client = undo_log::holder(&undo_dir)?;
+        let found = self.log.find()?;
+        let client = undo_log::holder(&found)?;
+        let Found { working_dir, undo_dir } = found;
         let (greeting, store) = (client.hello()?, client.status()?);
         let is_held = greeting.confinement.is_some();
         let mut lines = vec![

@@ -1,5 +1,8 @@
 //! What people get to read.
 
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::SystemTime;
 
 use codeagent_common::{Change, ChangeKind, Protection, RelPathBuf, StepId, StepInfo, Timestamp};
@@ -85,10 +88,10 @@ fn line(step: &StepInfo, now: Timestamp) -> String {
 }
 
 /// What a command wanted and did not get, and what else is worth knowing.
-pub(crate) fn left_out(directory: &Directory) -> Vec<String> {
+pub(crate) fn left_out(directory: &Directory, folder: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     for (path, rule) in directory.protected.iter().take(LISTED) {
-        lines.push(format!("{path} is protected and was left as it was: {rule}; allow it with --allow-path '{path}'"));
+        lines.push(format!("{path} is protected, and what was done there was left out: {rule}; allow it with --allow-path '{path}'"));
     }
     if directory.protected.len() > LISTED {
         lines.push(format!("and {} more protected paths", directory.protected.len() - LISTED));
@@ -104,9 +107,26 @@ pub(crate) fn left_out(directory: &Directory) -> Vec<String> {
     if let Some(step) = &directory.info
         && !step.flagged.is_empty()
     {
-        lines.push(format!("look at what other programs will run: {}", names(&step.flagged)));
+        let (privileged, others): (Vec<_>, Vec<_>) =
+            step.flagged.iter().cloned().partition(|path| is_privileged(folder, path));
+        if !others.is_empty() {
+            lines.push(format!("look at what other programs will run: {}", names(&others)));
+        }
+        if !privileged.is_empty() {
+            lines.push(format!(
+                "set-user-id or set-group-id, so whoever runs them has the rights of their owner: {}",
+                names(&privileged)
+            ));
+        }
     }
     lines
+}
+
+/// Of what was flagged, whether it is because of its mode.
+fn is_privileged(folder: &Path, path: &RelPathBuf) -> bool {
+    let path = folder.join(std::ffi::OsStr::from_bytes(path.as_path().as_bytes()));
+    let found = std::fs::symlink_metadata(path);
+    found.is_ok_and(|found| found.is_file() && found.mode() & 0o6000 != 0)
 }
 
 /// `2 added, 1 modified`.
@@ -171,13 +191,21 @@ pub(crate) fn gone_back(what: &str, report: &RollbackReport, known: &[StepInfo])
         (of(|step| step.deleted), "deleted"),
         (of(|step| step.renamed), "renamed"),
     ];
-    let mut lines = vec![format!("{what}: {} ({})", named("step", &names), counted(all))];
+    let but = match report.left.len() {
+        0 => String::new(),
+        1 => ", but for 1 path".into(),
+        left => format!(", but for {left} paths"),
+    };
+    let mut lines = vec![format!("{what}: {}{but} ({})", named("step", &names), counted(all))];
     if !report.conflicts.is_empty() {
         lines.push(others(&report.conflicts));
     }
     if !report.left.is_empty() {
         let left = report.left.iter().map(|path| printable(&path.to_string()));
         lines.push(format!("not as the step would have them: {}", paths(left)));
+    }
+    if let Some(kept) = &report.kept {
+        lines.push(format!("what they were before is kept in {}", printable(&kept.to_text())));
     }
     lines.join("\n")
 }
@@ -229,6 +257,21 @@ fn paths(names: impl ExactSizeIterator<Item = String>) -> String {
         listed.push(format!("and {} more", count - LISTED));
     }
     listed.join(", ")
+}
+
+/// A path for a shell.
+pub(crate) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+:@%".contains(c);
+    match text.chars().all(is_plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// Nobody has named the folder, and it is not the current one.
+pub(crate) fn folder_above(folder: &Path) -> String {
+    format!("the folder is {}, the nearest one upwards with a history", folder.display())
 }
 
 /// Names and commands may hold anything; what a terminal would obey is shown instead.

@@ -39,18 +39,24 @@ impl UndoLog {
         let reading = || SandboxError::doing("cannot read the undo log");
         match self.action {
             Action::Dump { log, entry } => {
-                let undo_dir = log.undo_dir()?;
+                let undo_dir = log.find()?.undo_dir;
                 let entry = match entry {
                     Some(entry) => entry,
                     None => newest(&undo_dir).map_err(reading())?.ok_or_else(|| {
                         SandboxError::usage("nothing has been recorded yet", "run something first")
                     })?,
                 };
-                let text = dump(&undo_dir, &entry).map_err(reading())?;
+                let text = dump(&undo_dir, &entry).map_err(|error| match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => SandboxError::usage(
+                        format!("there is no entry {entry:?} in the undo log"),
+                        "name it as steps/3, redo/4 or wal/in_progress; `sandbox history` lists the steps",
+                    ),
+                    _ => reading()(error),
+                })?;
                 Ok(Outcome::new(json!({ "dump": text }), text.trim_end()))
             }
             Action::Verify { log } => {
-                let report = verify(&log.undo_dir()?).map_err(reading())?;
+                let report = verify(&log.find()?.undo_dir).map_err(reading())?;
                 let mut lines = vec![format!(
                     "{} steps, {} to redo, {} records: {}",
                     report.steps,

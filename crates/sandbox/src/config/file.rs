@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use codeagent_common::{ExternalModificationPolicy, OverLimitPolicy};
 use codeagent_namespace::View;
+use codeagent_network::Rule;
+use codeagent_vm::Accelerator;
 use serde::Deserialize;
 
 use crate::classify::Lists;
@@ -16,6 +18,7 @@ use crate::session::{NetworkChoice, SessionOptions};
 #[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
     pub sandbox: Sandbox,
+    pub vm: Vm,
     pub undo: Undo,
     pub watch: Watch,
     pub safeguards: Safeguards,
@@ -31,7 +34,19 @@ pub struct Sandbox {
     pub isolation: Option<IsolationChoice>,
     pub view: Option<View>,
     pub network: Option<NetworkChoice>,
+    pub allow_hosts: Vec<Rule>,
     pub persistent: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Vm {
+    pub image: Option<PathBuf>,
+    pub qemu: Option<PathBuf>,
+    pub accelerator: Option<Accelerator>,
+    pub memory_mib: Option<u32>,
+    pub cpus: Option<u32>,
+    pub boot_seconds: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -70,6 +85,7 @@ pub struct Protected {
     pub allow: Vec<String>,
     pub deny: Vec<String>,
     pub flag: Vec<String>,
+    pub refuse_step: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -100,11 +116,19 @@ fn set<T>(target: &mut T, value: Option<T>) {
 impl FileConfig {
     /// As the user wants it.
     pub fn apply(self, options: &mut SessionOptions) {
-        let Self { sandbox, undo, watch, safeguards, protected, commands, classify, agent } = self;
+        let Self { sandbox, vm, undo, watch, safeguards, protected, commands, classify, agent } =
+            self;
         set(&mut options.isolation, sandbox.isolation);
         set(&mut options.view, sandbox.view);
         set(&mut options.network, sandbox.network);
+        options.allow_hosts.extend(sandbox.allow_hosts);
         set(&mut options.persistent, sandbox.persistent);
+        options.vm.image = vm.image.or(options.vm.image.take());
+        options.vm.qemu = vm.qemu.or(options.vm.qemu.take());
+        options.vm.accelerator = vm.accelerator.or(options.vm.accelerator);
+        set(&mut options.vm.memory_mib, vm.memory_mib);
+        set(&mut options.vm.cpus, vm.cpus);
+        set(&mut options.vm.boot_deadline, vm.boot_seconds.map(Duration::from_secs));
         set(&mut options.limits.max_log_bytes, undo.max_log_bytes);
         set(&mut options.limits.max_steps, undo.max_steps);
         set(&mut options.limits.max_step_bytes, undo.max_step_bytes);
@@ -125,6 +149,7 @@ impl FileConfig {
         options.rules.allow.extend(protected.allow);
         options.rules.deny.extend(protected.deny);
         options.rules.flag.extend(protected.flag);
+        options.rules.refuse_step |= protected.refuse_step;
         let limits = &mut options.command_limits;
         limits.memory_bytes = commands.max_memory_bytes.or(limits.memory_bytes);
         limits.processes = commands.max_processes.or(limits.processes);

@@ -35,6 +35,7 @@ fn a_mistake_is_one_sentence_with_its_line() {
         ("[sandbox]\nisolation = 'vms'\n", 2),
         ("[sandbox]\n\nnetwrok = 'open'\n", 3),
         ("[undo]\nmax_steps = 'many'\n", 2),
+        ("[sandbox]\nnetwork = 'allowlist'\nallow_hosts = ['https://example.org']\n", 3),
         ("[undo\n", 1),
     ] {
         let error = parse(text).unwrap_err();
@@ -90,4 +91,70 @@ fn a_link_in_the_projects_place_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink("/etc/hostname", dir.path().join(NAME)).unwrap();
     assert!(tighten_for_projects(&mut options_in(dir.path())).is_err());
+}
+
+#[test]
+fn a_project_can_list_fewer_hosts_and_no_others() {
+    use NetworkChoice::{Allowlist, Disabled, Open};
+    let project = |network: &str| {
+        format!("[sandbox]\n{network}allow_hosts = ['a.example:443', 'b.example', '10.0.0.1']\n")
+    };
+    let allowlist = project("network = 'allowlist'\n");
+    for (text, network, hosts, after, left, ignored) in [
+        (
+            &allowlist,
+            Open,
+            vec![],
+            Allowlist,
+            vec!["a.example:443", "b.example", "10.0.0.1"],
+            vec![],
+        ),
+        (
+            &allowlist,
+            Allowlist,
+            vec!["a.example", "0.0.0.0/0"],
+            Allowlist,
+            vec!["a.example:443"],
+            vec!["sandbox.allow_hosts"],
+        ),
+        (
+            &allowlist,
+            Disabled,
+            vec!["a.example"],
+            Disabled,
+            vec!["a.example"],
+            vec!["sandbox.network"],
+        ),
+        (
+            &project(""),
+            Allowlist,
+            vec!["c.example"],
+            Allowlist,
+            vec!["c.example"],
+            vec!["sandbox.allow_hosts"],
+        ),
+        (
+            &project("network = 'open'\n"),
+            Allowlist,
+            vec!["c.example"],
+            Allowlist,
+            vec!["c.example"],
+            vec!["sandbox.allow_hosts", "sandbox.network"],
+        ),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(NAME), text).unwrap();
+        let mut options = options_in(dir.path());
+        options.network = network;
+        options.allow_hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
+        let told = tighten_for_projects(&mut options).unwrap();
+        assert_eq!(options.network, after, "{text}");
+        let listed: Vec<String> = options.allow_hosts.iter().map(ToString::to_string).collect();
+        assert_eq!(listed, left, "{text} {network:?}");
+        assert_eq!(told.len(), ignored.len(), "{told:?}");
+        assert!(
+            ignored.iter().all(|key| told.iter().any(|line| line.starts_with(key))),
+            "{told:?}"
+        );
+    }
 }

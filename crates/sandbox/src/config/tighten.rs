@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use codeagent_common::{ExternalModificationPolicy, OverLimitPolicy};
+use codeagent_network::Rule;
 
 use super::file::{FileConfig, Watch};
 use crate::executor::IsolationChoice;
@@ -11,7 +12,7 @@ use crate::session::{NetworkChoice, SessionOptions};
 /// Comes back with the keys that are ignored.
 pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&'static str> {
     let mut ignored = Ignored::default();
-    let FileConfig { sandbox, undo, watch, safeguards, protected, commands, classify, agent } =
+    let FileConfig { sandbox, vm, undo, watch, safeguards, protected, commands, classify, agent } =
         config;
 
     if let Some(wanted) = sandbox.isolation {
@@ -22,18 +23,20 @@ pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&
         }
     }
     ignored.unless(sandbox.view.is_none(), "sandbox.view");
-    match sandbox.network {
-        Some(NetworkChoice::Disabled) => options.network = NetworkChoice::Disabled,
-        Some(NetworkChoice::Open) => {
-            ignored.unless(options.network == NetworkChoice::Open, "sandbox.network");
-        }
-        None => {}
-    }
+    tighten_network(options, sandbox.network, sandbox.allow_hosts, &mut ignored);
     match sandbox.persistent {
         Some(false) => options.persistent = false,
         Some(true) => ignored.unless(options.persistent, "sandbox.persistent"),
         None => {}
     }
+
+    // What runs as the user is never the project's choice.
+    ignored.unless(vm.image.is_none(), "vm.image");
+    ignored.unless(vm.qemu.is_none(), "vm.qemu");
+    ignored.unless(vm.accelerator.is_none(), "vm.accelerator");
+    ignored.unless(vm.boot_seconds.is_none(), "vm.boot_seconds");
+    ignored.least(&mut options.vm.memory_mib, vm.memory_mib, "vm.memory_mib");
+    ignored.least(&mut options.vm.cpus, vm.cpus, "vm.cpus");
 
     let limits = &mut options.limits;
     ignored.least(&mut limits.max_log_bytes, undo.max_log_bytes, "undo.max_log_bytes");
@@ -67,6 +70,7 @@ pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&
     ignored.unless(protected.allow.is_empty(), "protected.allow");
     options.rules.deny.extend(protected.deny);
     options.rules.flag.extend(protected.flag);
+    options.rules.refuse_step |= protected.refuse_step;
 
     let limits = &mut options.command_limits;
     limits.memory_bytes = least(limits.memory_bytes, commands.max_memory_bytes);
@@ -78,6 +82,35 @@ pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&
     ignored.unless(classify.is_empty(), "classify");
     ignored.unless(agent.command.is_none(), "agent.command");
     ignored.0
+}
+
+/// A project can name what it needs: then nothing else is reached. What the user has not listed
+/// stays closed.
+fn tighten_network(
+    options: &mut SessionOptions,
+    wanted: Option<NetworkChoice>,
+    hosts: Vec<Rule>,
+    ignored: &mut Ignored,
+) {
+    use NetworkChoice::{Allowlist, Disabled, Open};
+    if wanted != Some(Allowlist) {
+        ignored.unless(hosts.is_empty(), "sandbox.allow_hosts");
+    }
+    match (wanted, options.network) {
+        (None, _) | (Some(Open), Open) => {}
+        (Some(Disabled), _) => options.network = Disabled,
+        (Some(Allowlist), Open) => {
+            options.network = Allowlist;
+            options.allow_hosts = hosts;
+        }
+        (Some(Allowlist), Allowlist) => {
+            let ours = codeagent_network::Allowlist::new(options.allow_hosts.drain(..));
+            let (kept, is_all) = ours.narrowed_to(&codeagent_network::Allowlist::new(hosts));
+            ignored.unless(is_all, "sandbox.allow_hosts");
+            options.allow_hosts = kept.rules().to_vec();
+        }
+        (Some(Open | Allowlist), _) => ignored.unless(false, "sandbox.network"),
+    }
 }
 
 #[derive(Default)]

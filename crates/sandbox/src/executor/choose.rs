@@ -1,55 +1,88 @@
 //! Which isolation a session gets.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use codeagent_namespace::{FactId, FactsRequest, Policy, Presence, facts};
 
-use super::{Executor, HostExecutor, Isolation, IsolationChoice, NamespaceExecutor};
+use super::{
+    Executor, GuestNetwork, HostExecutor, Isolation, IsolationChoice, NamespaceExecutor,
+    VmExecutor, VmPlan,
+};
 use crate::error::{Result, SandboxError};
+use crate::session::VmOptions;
 
 /// Without these no command can be contained.
 const NEEDED: [FactId; 4] =
     [FactId::UserNamespaces, FactId::NamespaceCapabilities, FactId::MountApi, FactId::OwnProc];
 
-/// An executor, and why it is not a better one.
+/// An executor that can be made, and why it is not a better one.
 #[derive(Debug)]
 pub(crate) struct Chosen {
-    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) plan: Plan,
     /// What was tried before it, with the reason why it was not taken.
     pub(crate) passed_over: Vec<(Isolation, String)>,
 }
 
-/// Takes what was asked for, or nothing; with `Auto` the first that works.
-pub(crate) fn choose(
-    choice: IsolationChoice,
-    policy: Policy,
-    program: Option<PathBuf>,
-    (folder, undo_dir): (&Path, &Path),
-) -> Result<Chosen> {
-    let only = |executor: Box<dyn Executor>| Ok(Chosen { executor, passed_over: vec![] });
-    match choice {
-        IsolationChoice::Vm => Err(no_vm()),
-        IsolationChoice::Namespace => only(Box::new(NamespaceExecutor::new(policy, program)?)),
-        IsolationChoice::Host => only(Box::new(HostExecutor::new(program))),
-        IsolationChoice::Auto => {
-            let mut passed_over = vec![(Isolation::Vm, "not built yet".to_owned())];
-            let executor: Box<dyn Executor> = match lacks(folder, undo_dir, program.as_deref()) {
-                None => Box::new(NamespaceExecutor::new(policy, program)?),
-                Some(reason) => {
-                    passed_over.push((Isolation::Namespace, reason));
-                    Box::new(HostExecutor::new(program))
-                }
-            };
-            Ok(Chosen { executor, passed_over })
-        }
+/// An executor before anything is made for it: the folders may still be refused.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    Vm(Box<VmPlan>),
+    Namespace { program: Option<PathBuf> },
+    Host { program: Option<PathBuf> },
+}
+
+impl Plan {
+    /// The policy is for namespaces.
+    pub(crate) fn make(self, policy: Policy) -> Result<Arc<dyn Executor>> {
+        Ok(match self {
+            Self::Vm(plan) => Arc::new(VmExecutor::new(*plan)),
+            Self::Namespace { program } => Arc::new(NamespaceExecutor::new(policy, program)?),
+            Self::Host { program } => Arc::new(HostExecutor::new(program)),
+        })
     }
 }
 
-fn no_vm() -> SandboxError {
-    SandboxError::Isolation {
-        isolation: Isolation::Vm,
-        reason: "virtual machines are not built yet".into(),
-        hint: "use --isolation namespace".into(),
+/// What was asked for, and what it takes to find out whether it can be had.
+pub(crate) struct Wanted<'a> {
+    pub(crate) choice: IsolationChoice,
+    pub(crate) vm: VmOptions,
+    pub(crate) network: GuestNetwork,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) persistent: bool,
+    pub(crate) program: Option<PathBuf>,
+    pub(crate) folder: &'a Path,
+    pub(crate) undo_dir: &'a Path,
+}
+
+/// Takes what was asked for, or nothing; with `Auto` the first that works.
+pub(crate) fn choose(wanted: Wanted<'_>) -> Result<Chosen> {
+    let only = |plan| Ok(Chosen { plan, passed_over: vec![] });
+    let Wanted { choice, vm, network, state_dir, persistent, program, folder, undo_dir } = wanted;
+    let plan = || VmPlan::new(vm, network, (state_dir, persistent), program.clone()).map(Box::new);
+    match choice {
+        IsolationChoice::Vm => only(Plan::Vm(plan()?)),
+        IsolationChoice::Namespace => only(Plan::Namespace { program }),
+        IsolationChoice::Host => only(Plan::Host { program }),
+        IsolationChoice::Auto => {
+            let why_not = match plan() {
+                Ok(plan) => match plan.lacks_acceleration() {
+                    None => return only(Plan::Vm(plan)),
+                    Some(reason) => reason,
+                },
+                Err(SandboxError::Isolation { reason, .. }) => reason,
+                Err(error) => error.to_string(),
+            };
+            let mut passed_over = vec![(Isolation::Vm, why_not)];
+            let plan = match lacks(folder, undo_dir, program.as_deref()) {
+                None => Plan::Namespace { program },
+                Some(reason) => {
+                    passed_over.push((Isolation::Namespace, reason));
+                    Plan::Host { program }
+                }
+            };
+            Ok(Chosen { plan, passed_over })
+        }
     }
 }
 

@@ -14,9 +14,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use codeagent_control::{ByteString, Exec, Outcome, Stream};
-use codeagent_namespace::{FolderStep, Order, Steps, View, WorkFolder, converse, tell_git};
-use codeagent_shim::{Shim, ShimConfig};
+use codeagent_control::{ByteString, Exec, Line, LineError, Order, Outcome, Stream};
+use codeagent_namespace::{FolderStep, Steps, View, WorkFolder, tell_git};
+use codeagent_shim::{Defaults, Shim, ShimConfig};
 
 use super::host_mounts::{HostMounts, InUse};
 use super::{Executor, Isolation, Ran, Work};
@@ -69,9 +69,13 @@ impl Executor for HostExecutor {
                     false => Steps::open(work.folders, &exec.label(), View::Live)?,
                 };
                 tell_git(&mut exec.env);
-                Ok((steps.with_mounts_that_stay(), mounted))
+                Ok((steps, mounted))
             }
-            Err(error) => Err(format!("the folder cannot be mounted over itself: {error}")),
+            Err(error) => {
+                let reason = format!("the folder cannot be mounted over itself: {error}");
+                (work.warn)(format!("what this command does CANNOT be undone: {reason}"));
+                Err(reason)
+            }
         };
         let mounted = recorded.as_ref().map_or(&[][..], |(_, mounted)| mounted.paths());
         let outcome = self.converse(exec, mounted, work.orders, work.output)?;
@@ -121,7 +125,8 @@ impl HostExecutor {
             .process_group(0)
             .spawn()
             .map_err(SandboxError::doing("cannot start commands"))?;
-        let outcome = converse(&channel, exec, orders, output);
+        let line = Line::over(&channel).map_err(LineError::from);
+        let outcome = line.and_then(|line| line.run(exec, orders, output));
         // Its end is that of everything the command has started.
         let _ = channel.shutdown(std::net::Shutdown::Both);
         shim.wait()?;
@@ -163,6 +168,7 @@ fn serve() -> io::Result<()> {
         sync_dirs: std::env::args_os().skip(2).map(PathBuf::from).collect(),
         rollback_file: None,
         drop_caches: false,
+        defaults: Defaults::default(),
     };
     Shim::new(config).run(channel.try_clone()?, channel).map(drop)
 }

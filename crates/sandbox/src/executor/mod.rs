@@ -4,19 +4,25 @@ mod choose;
 mod host;
 mod host_mounts;
 mod namespace;
+mod vm;
 
 use std::fmt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use codeagent_control::{Exec, Outcome, Stream};
-use codeagent_namespace::{FolderStep, Order, View, ViewChoice, WorkFolder};
+use codeagent_common::StepId;
+use codeagent_control::{Exec, Order, Outcome, Stream};
+use codeagent_namespace::{FolderStep, View, ViewChoice, WorkFolder};
+use codeagent_worker::Client;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use choose::{Chosen, choose};
+pub(crate) use choose::{Chosen, Wanted, choose};
 pub use host::HostExecutor;
 pub use namespace::NamespaceExecutor;
+pub use vm::VmExecutor;
+pub(crate) use vm::{GuestNetwork, VmPlan, facts as guest_facts, forget as forget_guest};
 
 use crate::error::Result;
 
@@ -43,7 +49,7 @@ pub enum IsolationChoice {
     /// The first of the others that works
     #[default]
     Auto,
-    /// A virtual machine (not built yet)
+    /// A Linux guest in a virtual machine
     Vm,
     /// Linux namespaces
     Namespace,
@@ -59,8 +65,21 @@ pub struct Work<'a> {
     pub view: ViewChoice,
     /// What it changes are ambient steps, so that other commands can have theirs meanwhile.
     pub background: bool,
+    /// All folders of the session, those that are read-only included.
+    pub shared: &'a [SharedFolder<'a>],
     pub orders: Receiver<Order>,
     pub output: &'a mut dyn FnMut(Stream, &[u8]),
+    /// What people have to know before it begins.
+    pub warn: &'a dyn Fn(String),
+}
+
+/// A folder of a session, for whoever shows it to more than one command.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedFolder<'a> {
+    /// Canonical.
+    pub path: &'a Path,
+    pub worker: &'a Client,
+    pub read_only: bool,
 }
 
 /// A command that has ended.
@@ -85,8 +104,30 @@ pub struct Ran {
 pub trait Executor: Send + Sync + fmt::Debug {
     fn isolation(&self) -> Isolation;
 
+    /// Before the first command: makes what lasts longer than one. `warn` is for what people have to
+    /// know.
+    fn begin(&self, _folders: &[SharedFolder<'_>], _warn: &dyn Fn(String)) -> Result<()> {
+        Ok(())
+    }
+
     /// Returns when the command has ended.
     fn run(&self, work: Work<'_>) -> Result<Ran>;
+
+    /// Somebody is asked about what a command wants to do. If this says that everything waits now,
+    /// [`Executor::go_on`] is called when what was asked about has been done or refused.
+    fn hold(&self) -> bool {
+        false
+    }
+
+    fn go_on(&self) {}
+
+    /// A step was undone or redone: files have changed under the commands that run.
+    fn rolled_back(&self, _step: StepId) {}
+
+    /// What commands run in, beyond the kind of isolation.
+    fn about(&self) -> Option<String> {
+        None
+    }
 
     /// No more commands will come, and none is running.
     fn end(&self) {}

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use codeagent_namespace::{Executor as Namespaces, Policy, Surroundings};
+use codeagent_namespace::{Executor as Namespaces, Policy, Surroundings, View};
 
 use super::{Executor, Isolation, Ran, Work};
 use crate::error::{Result, SandboxError};
@@ -19,7 +19,7 @@ impl NamespaceExecutor {
     /// `main` of the program, or of this one, begins with
     /// [`run_if_asked`](crate::run_if_asked).
     pub fn new(policy: Policy, program: Option<PathBuf>) -> Result<Self> {
-        let what = "cannot make a home for commands";
+        let what = format!("cannot make a home for commands in {}", policy.state_dir.display());
         let surroundings = Surroundings::new(policy).map_err(SandboxError::doing(what))?;
         let namespaces = match program {
             Some(program) => Namespaces::with_program(surroundings, program),
@@ -36,11 +36,22 @@ impl Executor for NamespaceExecutor {
     }
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
-        let Work { folders, exec, view, background, orders, output } = work;
+        let Work { folders, exec, view, background, orders, output, shared: _, warn } = work;
         let finished = if background {
             self.namespaces.run_in_background(folders, exec, orders, output)
         } else {
-            self.namespaces.run(folders, exec, view, orders, output)
+            self.namespaces.run_and_tell(folders, exec, view, orders, output, |view, why_not| {
+                warn(match view {
+                    View::Live => format!(
+                        "changes are seen as they happen, because the transactional view cannot be \
+                         had: {why_not}"
+                    ),
+                    View::Transactional => format!(
+                        "changes are seen only when the command has ended, because the live view \
+                         cannot be had: {why_not}"
+                    ),
+                });
+            })
         }?;
         Ok(Ran {
             outcome: finished.outcome,

@@ -21,6 +21,7 @@ use codeagent_common::{PathUse, PathVerdict, RelPath};
 use codeagent_interceptor::PathPolicy;
 use serde::{Deserialize, Serialize};
 
+use pattern::FirstNames;
 pub use pattern::{BadPattern, Pattern};
 
 /// What host tools run unasked.
@@ -92,6 +93,9 @@ pub struct PathRules {
     pub keep: Vec<String>,
     pub inspect: Vec<String>,
     pub flag: Vec<String>,
+    /// A command that wants what is denied has nothing of what it did kept, where that is known
+    /// before any of it has happened.
+    pub refuse_step: bool,
 }
 
 impl Default for PathRules {
@@ -103,6 +107,7 @@ impl Default for PathRules {
             keep: list(KEEP),
             inspect: list(INSPECT),
             flag: list(FLAG),
+            refuse_step: false,
         }
     }
 }
@@ -128,6 +133,9 @@ pub struct Guard {
     keep: Vec<Pattern>,
     inspect: Vec<Pattern>,
     flag: Vec<Pattern>,
+    refuse_step: bool,
+    /// Of all but `allow`.
+    first_names: FirstNames,
 }
 
 impl Guard {
@@ -135,13 +143,11 @@ impl Guard {
         let read = |rules: &[String]| -> Result<Vec<Pattern>, BadPattern> {
             rules.iter().map(|rule| Pattern::new(rule)).collect()
         };
-        Ok(Self {
-            allow: read(&rules.allow)?,
-            deny: read(&rules.deny)?,
-            keep: read(&rules.keep)?,
-            inspect: read(&rules.inspect)?,
-            flag: read(&rules.flag)?,
-        })
+        let (deny, keep) = (read(&rules.deny)?, read(&rules.keep)?);
+        let (inspect, flag) = (read(&rules.inspect)?, read(&rules.flag)?);
+        let first_names = FirstNames::of([&deny, &keep, &inspect, &flag].into_iter().flatten());
+        let (allow, refuse_step) = (read(&rules.allow)?, rules.refuse_step);
+        Ok(Self { allow, deny, keep, inspect, flag, refuse_step, first_names })
     }
 
     fn allows(&self, names: &[&[u8]]) -> bool {
@@ -192,8 +198,11 @@ impl PathPolicy for Guard {
     }
 
     fn minds(&self, name: &[u8]) -> bool {
-        let rules = [&self.deny, &self.keep, &self.inspect, &self.flag];
-        rules.into_iter().flatten().any(|pattern| pattern.minds(name))
+        self.first_names.has(name)
+    }
+
+    fn refuses_step(&self) -> bool {
+        self.refuse_step
     }
 
     fn leads_to_guarded(&self, path: RelPath<'_>) -> bool {

@@ -52,10 +52,9 @@ impl Pattern {
         Ok(Self { text: text.into(), anchored, names, with_everything_below })
     }
 
-    /// Whether a path that has this name in it could match; one that has no such name cannot.
-    pub(super) fn minds(&self, name: &[u8]) -> bool {
-        let first = self.names.iter().find(|first| !matches!(first, Name::AnyNumber));
-        first.is_none_or(|first| first.fits(name))
+    /// The name that a path must have in it to match.
+    fn first_name(&self) -> Option<&Name> {
+        self.names.iter().find(|first| !matches!(first, Name::AnyNumber))
     }
 
     /// Whether something below this path could match.
@@ -67,6 +66,45 @@ impl Pattern {
     pub fn matches(&self, path: &[&[u8]]) -> bool {
         let starts = if self.anchored { 1 } else { path.len() };
         (0..starts).any(|start| matches(&self.names, &path[start..], self.with_everything_below))
+    }
+}
+
+/// The names that a path must have one of to match one of many patterns. Asked about every name of
+/// a tree that comes as a whole.
+#[derive(Debug, Default)]
+pub(super) struct FirstNames {
+    /// By their length: nearly every name is told from them by that.
+    exactly: Vec<Vec<Vec<u8>>>,
+    like: Vec<Name>,
+    /// One of the patterns has no such name.
+    any: bool,
+}
+
+impl FirstNames {
+    pub(super) fn of<'p>(patterns: impl Iterator<Item = &'p Pattern>) -> Self {
+        let mut names = Self::default();
+        for pattern in patterns {
+            match pattern.first_name() {
+                None => names.any = true,
+                Some(Name::Exactly(text)) => {
+                    let length = text.len();
+                    names.exactly.resize_with(names.exactly.len().max(length + 1), Vec::new);
+                    let alike = &mut names.exactly[length];
+                    if !alike.iter().any(|other| other.eq_ignore_ascii_case(text)) {
+                        alike.push(text.clone());
+                    }
+                }
+                Some(like) => names.like.push(like.clone()),
+            }
+        }
+        names
+    }
+
+    pub(super) fn has(&self, name: &[u8]) -> bool {
+        let alike = self.exactly.get(name.len()).map_or(&[][..], Vec::as_slice);
+        self.any
+            || alike.iter().any(|first| first.eq_ignore_ascii_case(name))
+            || self.like.iter().any(|first| first.fits(name))
     }
 }
 

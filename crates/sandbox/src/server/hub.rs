@@ -39,8 +39,8 @@ type Listener = Box<dyn Fn(&Heard<'_>) + Send + Sync>;
 pub enum Role {
     /// Shows questions to a person.
     Frontend,
-    /// May be able to ask its user.
-    Agent,
+    /// Runs a command for an agent that can ask its user.
+    Agent { command: u64, in_background: bool },
 }
 
 /// Somebody listens, and may answer questions, until this is dropped.
@@ -72,8 +72,24 @@ pub struct Pending {
     pub name: String,
     pub directory: String,
     pub request: SafeguardRequest,
+    /// The command whose step it is; what is no command's step may be anybody's who runs in the
+    /// background.
+    pub command: Option<u64>,
     pub timeout: Duration,
-    expires: Instant,
+    pub expires: Instant,
+}
+
+impl Pending {
+    /// A frontend shows every question to a person; an agent's user is asked about the agent's own
+    /// commands, if there is no frontend.
+    fn is_for(&self, role: Role, has_frontend: bool) -> bool {
+        match role {
+            Role::Frontend => true,
+            Role::Agent { .. } if has_frontend => false,
+            Role::Agent { in_background: true, .. } => self.request.step.is_ambient(),
+            Role::Agent { command, .. } => self.command == Some(command),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -116,11 +132,6 @@ impl Hub {
         Listening { hub: Arc::downgrade(self), id }
     }
 
-    /// Whether a person sees questions.
-    pub fn has_frontend(&self) -> bool {
-        self.listeners.read().values().any(|(role, _)| *role == Role::Frontend)
-    }
-
     pub fn session(&self) -> Result<Arc<Session>> {
         self.session.read().clone().ok_or(SandboxError::NotRunning)
     }
@@ -147,6 +158,11 @@ impl Hub {
     pub fn stop(&self) -> Result<()> {
         let _changing = self.changing.lock();
         let session = self.session.write().take().ok_or(SandboxError::NotRunning)?;
+        // Commands that wait for answers would not end.
+        for question in self.questions() {
+            let (directory, id) = (Some(question.directory.as_str()), question.request.id);
+            let _ = session.answer(directory, id, SafeguardDecision::Deny); // or just answered
+        }
         let stopped = session.stop();
         self.questions.lock().open.clear();
         stopped
@@ -202,7 +218,20 @@ impl Hub {
         self.questions.lock().open.retain(|open| !is_it(open));
     }
 
-    fn ask(&self, question: &Question) {
+    /// Whether somebody can answer it beside the agent that runs this command.
+    pub fn asks_others(&self, question: &Pending, command: u64) -> bool {
+        let listeners = self.listeners.read();
+        let has_frontend = has_frontend(&listeners);
+        let is_own = |role| matches!(role, Role::Agent { command: own, .. } if own == command);
+        let mut roles = listeners.values().map(|(role, _)| *role);
+        roles.any(|role| !is_own(role) && question.is_for(role, has_frontend))
+    }
+
+    /// Whether somebody can answer it.
+    fn ask(&self, question: &Question) -> bool {
+        let is_ambient = question.request.step.is_ambient();
+        let session = self.session().ok().filter(|_| !is_ambient);
+        let command = session.and_then(|session| session.command_with_steps());
         let pending = {
             let mut questions = self.questions.lock();
             questions.asked += 1;
@@ -210,14 +239,29 @@ impl Hub {
                 name: format!("sg_{:03}", questions.asked),
                 directory: question.directory.clone(),
                 request: question.request.clone(),
+                command,
                 timeout: question.timeout,
                 expires: Instant::now() + question.timeout,
             };
             questions.open.push(pending.clone());
             pending
         };
-        self.tell(&Heard::Question(&pending));
+        // A session that ends has denied all it knew of.
+        if self.session().is_err() {
+            return false;
+        }
+        let listeners = self.listeners.read();
+        let has_frontend = has_frontend(&listeners);
+        let is_for = |(role, _): &&(Role, Listener)| pending.is_for(*role, has_frontend);
+        let asked: Vec<_> = listeners.values().filter(is_for).collect();
+        asked.iter().for_each(|(_, listener)| listener(&Heard::Question(&pending)));
+        !asked.is_empty()
     }
+}
+
+/// Whether a person sees questions.
+fn has_frontend(listeners: &BTreeMap<u64, (Role, Listener)>) -> bool {
+    listeners.values().any(|(role, _)| *role == Role::Frontend)
 }
 
 impl std::fmt::Debug for Hub {
@@ -226,18 +270,12 @@ impl std::fmt::Debug for Hub {
     }
 }
 
-/// Lays a question before everybody who is connected; without anybody, the answer is no.
+/// Lays a question before everybody whom it is for; without anybody, the answer is no.
 struct AskEverybody(Weak<Hub>);
 
 impl Asker for AskEverybody {
     fn ask(&self, question: &Question) -> Option<SafeguardDecision> {
-        let hub = self.0.upgrade().filter(|hub| !hub.listeners.read().is_empty());
-        match hub {
-            Some(hub) => {
-                hub.ask(question);
-                None
-            }
-            None => Some(SafeguardDecision::Deny),
-        }
+        let is_asked = self.0.upgrade().is_some_and(|hub| hub.ask(question));
+        (!is_asked).then_some(SafeguardDecision::Deny)
     }
 }

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use codeagent_common::{RelPathBuf, StepId, StepInfo};
 use codeagent_control::{
-    ByteString, Cause, CommandLine, Exec, ExitStatus, Outcome, PtySize, Stdin, Stream,
+    ByteString, Cause, CommandLine, Exec, ExitStatus, Order, Outcome, PtySize, Stdin, Stream,
 };
 use codeagent_interceptor::ClosedStep;
-use codeagent_namespace::{FolderStep, Order, View, WorkFolder};
+use codeagent_namespace::{FolderStep, View, WorkFolder};
 use serde::Serialize;
 
 use super::event::Event;
+use super::lane::{Patience, Turn};
 use super::{Active, Session};
 use crate::classify;
 use crate::error::{Result, SandboxError};
@@ -33,6 +34,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Orders {
     sender: Sender<Order>,
     cancelled: Arc<AtomicBool>,
+    is_background: bool,
 }
 
 impl Orders {
@@ -210,7 +212,7 @@ impl Session {
         request: &CommandRequest,
         mut output: impl FnMut(Stream, &[u8]),
     ) -> Result<CommandReport> {
-        let (id, orders, taken) = self.register();
+        let (id, orders, taken) = self.register(request);
         drop(orders);
         self.run(id, request, taken, &mut output)
     }
@@ -233,7 +235,7 @@ impl Session {
         announce: impl FnOnce(u64),
         mut output: impl FnMut(Stream, &[u8]),
     ) -> Result<CommandReport> {
-        let (id, own, taken) = self.register();
+        let (id, own, taken) = self.register(request);
         announce(id);
         // Those who only know the number of the command can give orders, too.
         std::thread::Builder::new().name("orders".into()).spawn(move || {
@@ -259,7 +261,7 @@ impl Session {
         request: CommandRequest,
         mut output: impl FnMut(Stream, &[u8]) + Send + 'static,
     ) -> Result<Running> {
-        let (id, orders, taken) = self.register();
+        let (id, orders, taken) = self.register(&request);
         let session = Arc::clone(self);
         let thread = std::thread::Builder::new()
             .name(format!("command-{id}"))
@@ -300,10 +302,21 @@ impl Session {
         ids
     }
 
-    fn register(&self) -> (u64, Orders, Receiver<Order>) {
+    /// The command whose steps are open, if it is a command that has them.
+    pub(crate) fn command_with_steps(&self) -> Option<u64> {
+        self.active().ok()?.lane.command()
+    }
+
+    /// One whose changes come at any time.
+    pub(crate) fn background_command(&self) -> Option<u64> {
+        self.running.lock().iter().find(|(_, orders)| orders.is_background).map(|(id, _)| *id)
+    }
+
+    fn register(&self, request: &CommandRequest) -> (u64, Orders, Receiver<Order>) {
         let id = self.next_command.fetch_add(1, Ordering::Relaxed);
         let (sender, taken) = channel();
-        let orders = Orders { sender, cancelled: Arc::default() };
+        let is_background = request.background;
+        let orders = Orders { sender, cancelled: Arc::default(), is_background };
         self.running.lock().insert(id, orders.clone());
         (id, orders, taken)
     }
@@ -324,7 +337,7 @@ impl Session {
                 return Err(SandboxError::Refused { reason });
             }
             let cancelled = || self.running.lock().get(&id).is_none_or(Orders::is_cancelled);
-            let ran = self.run_in(&active, request, orders, &cancelled, output)?;
+            let ran = self.run_in(&active, (id, request), orders, &cancelled, output)?;
             report(id, &active, ran)
         });
         self.running.lock().remove(&id);
@@ -343,37 +356,53 @@ impl Session {
     fn run_in(
         &self,
         active: &Active,
-        request: &CommandRequest,
+        (id, request): (u64, &CommandRequest),
         orders: Receiver<Order>,
         cancelled: &dyn Fn() -> bool,
         output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<Ran> {
-        let _turn = match request.background {
+        // Silence would look like a command that hangs.
+        let waits = || {
+            let message = "waiting for the command of another process in this folder".into();
+            self.bus.tell(&Event::Warning { directory: None, message });
+        };
+        let patience = Patience { limit: PATIENCE, cancelled, waits: &waits };
+        let turn = match request.background {
             true => None,
-            false => Some(active.lane.enter_unless(PATIENCE, cancelled)?),
+            false => Some(active.take_turn(&patience)?.of_command(id)),
         };
         // It may have had to wait.
         if cancelled() {
             return Err(SandboxError::Cancelled);
         }
-        let keepers = active.keepers()?;
+        let beside = if turn.is_none() { active.keepers()? } else { vec![] };
+        let workers = turn.as_ref().map_or(&beside, Turn::workers);
         let folders: Vec<WorkFolder<'_>> = active
             .folders
             .iter()
-            .zip(&keepers)
+            .zip(workers)
             .map(|(folder, keeper)| WorkFolder {
                 path: &folder.path,
                 worker: keeper.as_ref().map(|keeper| keeper.client()),
             })
             .collect();
-        active.executor.run(Work {
+        let keepers = super::keepers_of(&active.folders)?;
+        let ran = active.executor.run(Work {
             folders: &folders,
+            shared: &super::shared(&active.folders, &keepers),
             exec: request.exec(),
             view: self.views(request.view.unwrap_or(self.options.view)),
             background: request.background,
             orders,
             output,
-        })
+            warn: &|message| self.bus.tell(&Event::Warning { directory: None, message }),
+        });
+        if ran.is_err() {
+            // A worker that was lost meanwhile is replaced at once: the next one takes back what its
+            // step had done.
+            let _ = super::keepers_of(&active.folders);
+        }
+        ran
     }
 }
 

@@ -77,6 +77,12 @@ pub enum Event {
     WorkerLost {
         directory: String,
     },
+    /// A command wanted to reach something that nobody allowed. Told once for each destination.
+    NetworkRefused {
+        destination: String,
+        /// Why, and how it can be allowed.
+        message: String,
+    },
     Warning {
         directory: Option<String>,
         message: String,

@@ -1,6 +1,7 @@
 //! Changes that file tools make, each a step.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use codeagent_common::{PathUse, PathVerdict};
@@ -8,6 +9,7 @@ use codeagent_interceptor::{ClosedStep, PathPolicy, StepRequest, UndoError};
 use codeagent_worker::FileChange as WorkerChange;
 use serde_bytes::ByteBuf;
 
+use super::lane::Patience;
 use super::{Access, Session};
 use crate::error::{Result, SandboxError};
 
@@ -41,6 +43,17 @@ impl Session {
     /// Makes a change as one step, which is called `label` in the history. If it fails, nothing
     /// of it is left.
     pub fn change_files(&self, label: &str, changes: &[FileChange]) -> Result<ClosedStep> {
+        self.change_files_announced(label, changes, |_| {})
+    }
+
+    /// As [`Session::change_files`]; the number that its questions go by, as those of a command do,
+    /// is announced before it begins.
+    pub fn change_files_announced(
+        &self,
+        label: &str,
+        changes: &[FileChange],
+        announce: impl FnOnce(u64),
+    ) -> Result<ClosedStep> {
         let active = self.active()?;
         let first = changes
             .first()
@@ -99,7 +112,9 @@ impl Session {
         if folder.access == Access::ReadOnly {
             return Err(SandboxError::ReadOnly(folder.path.clone()));
         }
-        let _turn = active.lane.enter(PATIENCE)?;
+        let id = self.next_command.fetch_add(1, Ordering::Relaxed);
+        announce(id);
+        let _turn = active.take_turn_in(folder, &Patience::of(PATIENCE))?.of_command(id);
         let keeper = folder.keeper()?;
         let client = keeper.client();
         client.open_step(StepRequest::api(label))?;

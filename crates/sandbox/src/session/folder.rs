@@ -4,13 +4,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use codeagent_common::{ResourceLimits, SafeguardConfig};
-use codeagent_interceptor::EngineEvent;
+use codeagent_common::{ErrorCode, ResourceLimits, SafeguardConfig};
+use codeagent_interceptor::{EngineEvent, UndoError};
 use codeagent_worker::{
-    Client, Event as WorkerEvent, Request, Settings, Unreachable, WorkerProcess, WorkerSpec,
-    end_orphan,
+    Client, Event as WorkerEvent, Request, Settings, Unreachable, WorkerError, WorkerProcess,
+    WorkerSpec, end_orphan,
 };
 use parking_lot::Mutex;
 
@@ -18,10 +18,21 @@ use super::ask::{Asker, Question};
 use super::event::{Bus, Event};
 use super::options::{Access, FolderOptions, SessionOptions};
 use crate::error::{Result, SandboxError};
+use crate::executor::Executor;
 use crate::places;
 
 /// How long a worker that is told to end waits for what it serves.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long what was asked about may take to end, once it is decided.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// How long another process may take to start its worker, or to end it.
+const STARTING: Duration = Duration::from_secs(5);
+const ASK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Where commands run: what they are asked about waits there, too.
+pub(crate) type SharedExecutor = Arc<parking_lot::RwLock<Option<Weak<dyn Executor>>>>;
 
 /// Whoever answers questions.
 pub(crate) type SharedAsker = Arc<parking_lot::RwLock<Arc<dyn Asker>>>;
@@ -38,6 +49,8 @@ pub(crate) struct Folder {
     share: bool,
     program: Option<PathBuf>,
     keeper: Mutex<Option<Arc<Keeper>>>,
+    /// It was said that another process holds the folder.
+    is_shared: AtomicBool,
     /// The end of the worker is no news any more.
     is_closing: AtomicBool,
     outlets: Outlets,
@@ -45,9 +58,10 @@ pub(crate) struct Folder {
 
 /// Where what a worker says goes.
 #[derive(Clone)]
-struct Outlets {
-    bus: Bus,
-    asker: SharedAsker,
+pub(crate) struct Outlets {
+    pub(crate) bus: Bus,
+    pub(crate) asker: SharedAsker,
+    pub(crate) executor: SharedExecutor,
 }
 
 impl std::fmt::Debug for Outlets {
@@ -79,13 +93,15 @@ impl Folder {
     pub(crate) fn new(
         options: &FolderOptions,
         session: &SessionOptions,
-        (bus, asker): (Bus, SharedAsker),
+        outlets: Outlets,
     ) -> Result<Self> {
         let path = places::canonical(&options.path)?;
+        places::must_not_be_ours(&path)?;
         let undo_dir = match &options.undo_dir {
             Some(dir) => std::path::absolute(dir)?,
             None => places::undo_dir_of(&path)?,
         };
+        check_apart(&path, &undo_dir)?;
         if codeagent_mount::is_ours(&path)? {
             // Of a session that was killed, or of one that lives; then the folder is shared.
             end_orphan(&undo_dir).map_err(SandboxError::doing(CANNOT_END))?;
@@ -93,6 +109,16 @@ impl Folder {
         }
         if !codeagent_mount::is_ours(&path)? {
             check_filesystem(&path, &undo_dir)?;
+        }
+        if options.undo_dir.is_none()
+            && !undo_dir.exists()
+            && let Some(other) = places::history_of_namesake(&path)
+        {
+            let message = format!(
+                "a new history begins: the one in {} is that of another folder that had this path",
+                other.display()
+            );
+            outlets.bus.tell(&Event::Warning { directory: None, message });
         }
         let label = match &options.label {
             Some(label) => label.clone(),
@@ -117,8 +143,9 @@ impl Folder {
             share: session.share,
             program: session.program.clone(),
             keeper: Mutex::new(None),
+            is_shared: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
-            outlets: Outlets { bus, asker },
+            outlets,
         })
     }
 
@@ -134,14 +161,37 @@ impl Folder {
         Ok(new)
     }
 
+    /// Another process may be about to start a worker, or to end one.
     fn open(self: &Arc<Self>) -> Result<Keeper> {
+        let since = Instant::now();
+        loop {
+            match self.try_to_open() {
+                Err(error)
+                    if self.share
+                        && matches!(
+                            error.code(),
+                            ErrorCode::UndoLocked | ErrorCode::WorkerEnding
+                        )
+                        && since.elapsed() < STARTING =>
+                {
+                    std::thread::sleep(ASK_AGAIN);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn try_to_open(self: &Arc<Self>) -> Result<Keeper> {
         if self.share
             && let Some(client) = self.neighbour()?
         {
             let message =
                 "another process holds this folder; its safeguards and protected paths apply"
                     .into();
-            self.tell(&Event::Warning { directory: Some(self.label.clone()), message });
+            // Its worker may end, and the next one be another's as well.
+            if !self.is_shared.swap(true, Ordering::SeqCst) {
+                self.tell(&Event::Warning { directory: Some(self.label.clone()), message });
+            }
             return Ok(Keeper::Other(client));
         }
         let what = || format!("cannot use the undo directory {}", self.undo_dir.display());
@@ -163,14 +213,26 @@ impl Folder {
     }
 
     /// The worker of another session in this folder.
-    fn neighbour(&self) -> Result<Option<Client>> {
-        let client = match Client::connect(&self.undo_dir) {
+    fn neighbour(self: &Arc<Self>) -> Result<Option<Client>> {
+        let folder = Arc::downgrade(self);
+        let hear = move |event| match event {
+            WorkerEvent::Gone => {} // it ends when its session does; then we have our own
+            event => hear(&folder, event),
+        };
+        let client = match Client::connect_and_hear(&self.undo_dir, hear) {
             Ok(client) => client,
             Err(Unreachable::Nobody) => return Ok(None),
             Err(Unreachable::Failed(error)) => return Err(error.into()),
         };
-        let greeting = client.hello()?;
-        if greeting.orphaned {
+        let greeting = match client.hello() {
+            Ok(greeting) => greeting,
+            Err(WorkerError::Gone) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // It stays if others are at work there.
+        if greeting.orphaned
+            && end_orphan(&self.undo_dir).map_err(SandboxError::doing(CANNOT_END))?
+        {
             return Ok(None);
         }
         // Commands would do there what they may not do anywhere else.
@@ -180,7 +242,19 @@ impl Folder {
                 "end it first; a mount ends with umount",
             ));
         }
-        Ok(Some(client))
+        match client.subscribe() {
+            Ok(()) => Ok(Some(client)),
+            Err(WorkerError::Gone) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether a question is for us: it belongs to the step of whoever has the turn, and otherwise
+    /// to whoever started the worker.
+    fn is_to_ask(self: &Arc<Self>) -> bool {
+        let Ok(keeper) = self.keeper() else { return false };
+        let turn = keeper.client().whose_turn().ok().flatten();
+        turn.unwrap_or(matches!(*keeper, Keeper::Own(_)))
     }
 
     /// Ends the worker, and waits until it has gone.
@@ -216,14 +290,29 @@ impl Folder {
     fn ask(self: &Arc<Self>, request: codeagent_common::SafeguardRequest) {
         let folder = Arc::clone(self);
         let timeout = folder.settings.lock().safeguards.timeout;
+        let denied_at = Instant::now() + timeout;
         let asking = std::thread::Builder::new().name("safeguard".into());
         let asked = asking.spawn(move || {
             let id = request.id;
+            if !folder.is_to_ask() {
+                return;
+            }
             let question = Question { directory: folder.label.clone(), request, timeout };
             let asker = Arc::clone(&folder.outlets.asker.read());
-            if let Some(decision) = asker.ask(&question) {
-                // Too late, and it has been denied.
-                let _ = folder.answer(id, decision);
+            let executor = folder.outlets.executor.read().as_ref().and_then(Weak::upgrade);
+            let held = executor.filter(|executor| executor.hold());
+            let mut settling = SETTLING;
+            match asker.ask(&question) {
+                // If it comes too late, it has been denied.
+                Some(decision) => drop(folder.answer(id, decision)),
+                // Its time will be up without an answer.
+                None => settling += denied_at.saturating_duration_since(Instant::now()),
+            }
+            if let Some(executor) = held {
+                // A machine that goes on has forgotten what it waits for: it has to be there.
+                let settled = Request::WaitUntilQuiet { timeout: settling };
+                let _ = folder.keeper().map(|keeper| keeper.client().call::<bool>(settled));
+                executor.go_on();
             }
         });
         drop(asked); // without a thread nobody is asked, and it is denied in time
@@ -239,6 +328,24 @@ impl Folder {
         let directory = self.label.clone();
         self.tell(&Event::SafeguardAnswered { directory, question, decision });
         Ok(())
+    }
+}
+
+/// Before anything is made of what would be refused in the end.
+fn check_apart(working_dir: &Path, undo_dir: &Path) -> Result<()> {
+    let (undo, working) = (places::planned(undo_dir)?, working_dir.to_path_buf());
+    if undo.starts_with(&working) {
+        return Err(UndoError::UndoDirInsideWorkingDir { undo, working }.into());
+    }
+    if working.starts_with(&undo) {
+        return Err(UndoError::WorkingDirInsideUndoDir { undo, working }.into());
+    }
+    match undo.ancestors().find_map(|there| std::fs::metadata(there).ok()) {
+        Some(there) if !there.is_dir() => {
+            let source = std::io::ErrorKind::NotADirectory.into();
+            Err(UndoError::UndoDirUnusable { path: undo, source }.into())
+        }
+        _ => Ok(()),
     }
 }
 
@@ -281,7 +388,7 @@ fn hear(folder: &Weak<Folder>, event: WorkerEvent) {
             EngineEvent::SafeguardTriggered(_) => return,
         },
         WorkerEvent::AmbientStep(closed) => Event::AmbientStep { directory, closed },
-        WorkerEvent::Detached => return,
+        WorkerEvent::Detached { .. } => return,
         WorkerEvent::Lagged { missed } => Event::Warning {
             directory: Some(directory),
             message: format!("{missed} events of the worker were lost"),

@@ -13,6 +13,7 @@ use codeagent_interceptor::{
 use codeagent_worker::Request;
 
 use super::folder::Keeper;
+use super::lane::Patience;
 use super::{Access, Active, Session};
 use crate::diff::{self, FileDiff};
 use crate::error::{Result, SandboxError};
@@ -51,7 +52,10 @@ impl Session {
         count: usize,
         conflicts: OnConflict,
     ) -> Result<RollbackReport> {
-        self.change(directory, |keeper| Ok(keeper.client().undo(count, conflicts)?))
+        let report =
+            self.change(directory, |keeper| Ok(keeper.client().undo(count, conflicts)?))?;
+        self.tell_commands(&report);
+        Ok(report)
     }
 
     pub fn redo(
@@ -60,7 +64,17 @@ impl Session {
         count: usize,
         conflicts: OnConflict,
     ) -> Result<RollbackReport> {
-        self.change(directory, |keeper| Ok(keeper.client().redo(count, conflicts)?))
+        let report =
+            self.change(directory, |keeper| Ok(keeper.client().redo(count, conflicts)?))?;
+        self.tell_commands(&report);
+        Ok(report)
+    }
+
+    /// Those that run in a guest hear that files have changed under them.
+    fn tell_commands(&self, report: &RollbackReport) {
+        if let Ok(active) = self.active() {
+            report.steps.iter().for_each(|step| active.executor.rolled_back(*step));
+        }
     }
 
     /// Brings paths back to what they were before a step, as a step of its own.
@@ -111,9 +125,12 @@ impl Session {
     /// From here on all commands are one step, until it is committed or rolled back.
     pub fn begin(&self, label: &str) -> Result<Vec<StepId>> {
         let active = self.active()?;
-        let _turn = active.lane.enter(PATIENCE)?;
+        if let Some(command) = self.background_command() {
+            return Err(SandboxError::InBackground(command));
+        }
+        let turn = active.take_turn(&Patience::of(PATIENCE))?;
         let mut begun = Vec::new();
-        for keeper in active.keepers()?.into_iter().flatten() {
+        for keeper in turn.workers().iter().flatten() {
             let request = Request::BeginTransaction { label: label.into() };
             match keeper.client().call(request) {
                 Ok(step) => begun.push((keeper, step)),
@@ -132,9 +149,9 @@ impl Session {
     /// For each working directory, in their order.
     pub fn commit(&self) -> Result<Vec<ClosedStep>> {
         let active = self.active()?;
-        let _turn = active.lane.enter(PATIENCE)?;
+        let turn = active.take_turn(&Patience::of(PATIENCE))?;
         let mut closed = Vec::new();
-        for keeper in active.keepers()?.into_iter().flatten() {
+        for keeper in turn.workers().iter().flatten() {
             closed.push(keeper.client().call(Request::CommitTransaction)?);
         }
         active.in_transaction.store(false, Ordering::SeqCst);
@@ -144,7 +161,7 @@ impl Session {
     /// Takes back everything since [`Session::begin`].
     pub fn rollback(&self) -> Result<Vec<StepId>> {
         let active = self.active()?;
-        let _turn = active.lane.enter(PATIENCE)?;
+        let _turn = active.take_turn(&Patience::of(PATIENCE))?;
         active.roll_back()
     }
 
@@ -165,7 +182,7 @@ impl Session {
         if folder.access == Access::ReadOnly {
             return Err(SandboxError::ReadOnly(folder.path.clone()));
         }
-        let _turn = active.lane.enter(PATIENCE)?;
+        let _turn = active.take_turn_in(folder, &Patience::of(PATIENCE))?;
         let keeper = folder.keeper()?;
         change(&keeper)
     }

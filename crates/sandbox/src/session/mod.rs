@@ -16,6 +16,7 @@ mod files;
 mod folder;
 mod history;
 mod lane;
+mod network;
 mod options;
 mod status;
 mod watch;
@@ -27,6 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use codeagent_common::{ExternalModificationPolicy, RelPathBuf};
 use codeagent_namespace::{Keep, Network, Policy, ViewChoice};
+use codeagent_network::{Gate, Rule};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 pub use ask::{AnsweredElsewhere, Asker, DenyAll, Question};
@@ -34,19 +36,23 @@ pub use commands::{CommandReport, CommandRequest, Directory, Running};
 pub use event::{Event, Listener};
 pub use files::FileChange;
 pub use options::{
-    Access, FolderInfo, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions, WatchOptions,
+    Access, FolderInfo, FolderOptions, MAX_FOLDERS, NetworkChoice, SessionOptions, VmOptions,
+    WatchOptions,
 };
 pub use status::{FolderStatus, SessionStatus, State};
 
 use crate::classify::Classifier;
 use crate::error::{Result, SandboxError};
-use crate::executor::{Chosen, Executor, Isolation, choose};
+use crate::executor::{
+    Chosen, Executor, GuestNetwork, Isolation, SharedFolder, Wanted, choose, forget_guest,
+};
 use crate::places;
 use crate::policy::{BadPattern, Guard};
 use commands::Orders;
 use event::Bus;
-use folder::{Folder, Keeper, SharedAsker};
-use lane::Lane;
+use folder::{Folder, Keeper, Outlets, SharedAsker, SharedExecutor};
+use lane::{Lane, Patience, Turn, Workers};
+use network::Gateway;
 use watch::Watcher;
 
 /// See the module.
@@ -55,6 +61,8 @@ pub struct Session {
     options: SessionOptions,
     bus: Bus,
     asker: SharedAskerBox,
+    /// That of the session while it runs.
+    executor: SharedExecutor,
     /// The rules that the workers have.
     guard: Guard,
     active: RwLock<Option<Arc<Active>>>,
@@ -77,7 +85,7 @@ impl std::fmt::Debug for SharedAskerBox {
 /// What a running session has.
 #[derive(Debug)]
 pub(crate) struct Active {
-    executor: Box<dyn Executor>,
+    executor: Arc<dyn Executor>,
     passed_over: Vec<(Isolation, String)>,
     folders: Vec<Arc<Folder>>,
     /// One at a time has a step of its own.
@@ -86,6 +94,8 @@ pub(crate) struct Active {
     in_transaction: AtomicBool,
     /// Held for as long as the session runs.
     _watcher: Option<Watcher>,
+    /// Likewise: the way to what may be reached.
+    _gateway: Option<Gateway>,
 }
 
 impl Session {
@@ -108,6 +118,7 @@ impl Session {
             options,
             bus: Bus::default(),
             asker: SharedAskerBox(Arc::new(RwLock::new(asker))),
+            executor: SharedExecutor::default(),
             active: RwLock::new(None),
             running: Mutex::default(),
             ended: Condvar::new(),
@@ -145,7 +156,11 @@ impl Session {
     }
 
     fn make_active(&self) -> Result<Active> {
-        let outlets = || (self.bus.clone(), Arc::clone(&self.asker.0));
+        let outlets = || Outlets {
+            bus: self.bus.clone(),
+            asker: Arc::clone(&self.asker.0),
+            executor: Arc::clone(&self.executor),
+        };
         let folders = self
             .options
             .folders
@@ -154,12 +169,34 @@ impl Session {
             .collect::<Result<Vec<_>>>()?;
         check_apart(&folders)?;
         let first = folders.first().ok_or(SandboxError::NotRunning)?;
-        let policy = self.surroundings(&first.path)?;
-        let paths = (first.path.as_path(), first.undo_dir.as_path());
-        let Chosen { executor, passed_over } =
-            choose(self.options.isolation, policy, self.options.program.clone(), paths)?;
-        for folder in &folders {
-            folder.keeper()?;
+        let gate = self.gate();
+        let wanted = Wanted {
+            choice: self.options.isolation,
+            vm: self.options.vm.clone(),
+            network: match (self.options.network, &gate) {
+                (NetworkChoice::Open, _) => GuestNetwork::Open,
+                (NetworkChoice::Allowlist, Some(gate)) => GuestNetwork::Filtered(Arc::clone(gate)),
+                _ => GuestNetwork::Disabled,
+            },
+            state_dir: self.state_dir(&first.path)?,
+            persistent: self.options.persistent,
+            program: self.options.program.clone(),
+            folder: &first.path,
+            undo_dir: &first.undo_dir,
+        };
+        // Nothing is made before everything that may be refused has been looked at.
+        let Chosen { plan, passed_over } = choose(wanted)?;
+        let keepers = keepers_of(&folders)?;
+        let gateway = self.gateway(&first.path, gate.as_ref())?;
+        let executor = plan.make(self.surroundings(&first.path, gateway.as_ref())?)?;
+        *self.executor.write() = Some(Arc::downgrade(&executor));
+        executor.begin(&shared(&folders, &keepers), &|message| {
+            self.bus.tell(&Event::Warning { directory: None, message });
+        })?;
+        if executor.isolation() == Isolation::Host && self.options.network != NetworkChoice::Open {
+            let message = "on this machine itself, commands reach the network as you do, whatever \
+                           sandbox.network says";
+            self.bus.tell(&Event::Warning { directory: None, message: message.into() });
         }
         if self.options.external_modifications == ExternalModificationPolicy::Lock {
             let message = "other programs cannot be kept from writing to the folder; their edits \
@@ -175,6 +212,7 @@ impl Session {
             lane: Lane::default(),
             in_transaction: AtomicBool::new(false),
             _watcher,
+            _gateway: gateway,
         })
     }
 
@@ -185,13 +223,31 @@ impl Session {
         }
     }
 
-    fn surroundings(&self, first: &Path) -> Result<Policy> {
+    /// Who decides what is let through with an allowlist.
+    fn gate(&self) -> Option<Arc<Gate>> {
+        let is_wanted = self.options.network == NetworkChoice::Allowlist;
+        is_wanted.then(|| network::gate(&self.options.allow_hosts, self.bus.clone()))
+    }
+
+    /// The proxy of an allowlist.
+    fn gateway(&self, first: &Path, gate: Option<&Arc<Gate>>) -> Result<Option<Gateway>> {
+        let Some(gate) = gate else { return Ok(None) };
+        let opened = Gateway::open(&self.state_dir(first)?, Arc::clone(gate));
+        let what = "cannot open the way to the network";
+        opened.map(Some).map_err(SandboxError::doing(what))
+    }
+
+    fn surroundings(&self, first: &Path, gateway: Option<&Gateway>) -> Result<Policy> {
         let options = &self.options;
         let mut policy = Policy::new(self.state_dir(first)?);
         policy.keep = if options.persistent { Keep::Persistent } else { Keep::Ephemeral };
-        policy.network = match options.network {
-            NetworkChoice::Open => Network::Open,
-            NetworkChoice::Disabled => Network::Disabled,
+        policy.network = match (options.network, gateway) {
+            (NetworkChoice::Open, _) => Network::Open,
+            (NetworkChoice::Allowlist, Some(gateway)) => Network::Gateway {
+                socket: gateway.socket().into(),
+                host_loopback: options.allow_hosts.iter().any(Rule::is_loopback),
+            },
+            (NetworkChoice::Allowlist, None) | (NetworkChoice::Disabled, _) => Network::Disabled,
         };
         policy.limits = options.command_limits;
         policy.toolchains.clone_from(&options.toolchains);
@@ -229,6 +285,7 @@ impl Session {
         let state = self.state_dir(&places::canonical(&first.path)?)?;
         let what = "cannot remove what commands had left";
         codeagent_namespace::forget(&state).map_err(SandboxError::doing(what))?;
+        forget_guest(&state).map_err(SandboxError::doing(what))?;
         self.start()
     }
 
@@ -267,12 +324,21 @@ impl Active {
         }
     }
 
-    fn keepers(&self) -> Result<Vec<Option<Arc<Keeper>>>> {
+    fn keepers(&self) -> Result<Workers> {
         let keeper = |folder: &Arc<Folder>| match folder.access {
             Access::ReadOnly => Ok(None),
             Access::ReadWrite => folder.keeper().map(Some),
         };
         self.folders.iter().map(keeper).collect()
+    }
+
+    /// In all folders that can be changed.
+    fn take_turn(&self, patience: &Patience<'_>) -> Result<Turn<'_>> {
+        self.lane.enter(|| self.keepers(), patience)
+    }
+
+    fn take_turn_in(&self, folder: &Arc<Folder>, patience: &Patience<'_>) -> Result<Turn<'_>> {
+        self.lane.enter(|| Ok(vec![Some(folder.keeper()?)]), patience)
     }
 
     /// Which folder a path of the host lies in, and where there. Relative ones count from the
@@ -294,6 +360,21 @@ impl Active {
         let below = RelPathBuf::new(below.as_os_str().as_bytes()).map_err(|_| outside())?;
         Ok((folder, below))
     }
+}
+
+/// The workers of all folders, in their order.
+fn keepers_of(folders: &[Arc<Folder>]) -> Result<Vec<Arc<Keeper>>> {
+    folders.iter().map(Folder::keeper).collect()
+}
+
+/// For whoever shows the folders to more than one command.
+fn shared<'a>(folders: &'a [Arc<Folder>], keepers: &'a [Arc<Keeper>]) -> Vec<SharedFolder<'a>> {
+    let shared = |(folder, keeper): (&'a Arc<Folder>, &'a Arc<Keeper>)| SharedFolder {
+        path: &folder.path,
+        worker: keeper.client(),
+        read_only: folder.access == Access::ReadOnly,
+    };
+    folders.iter().zip(keepers).map(shared).collect()
 }
 
 /// Without `.` and `..`; `None` if it would leave the root.

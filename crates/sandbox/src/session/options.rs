@@ -7,6 +7,8 @@ use codeagent_common::{
     ExternalModificationPolicy, ResourceLimits, SafeguardConfig, SymlinkPolicy,
 };
 use codeagent_namespace::{Limits, View};
+use codeagent_network::Rule;
+use codeagent_vm::Accelerator;
 use serde::{Deserialize, Serialize};
 
 use crate::classify::Lists;
@@ -23,8 +25,11 @@ pub struct SessionOptions {
     pub isolation: IsolationChoice,
     pub view: View,
     pub network: NetworkChoice,
-    /// The home and the `/tmp` of commands are kept for the next session.
+    /// What can be reached with [`NetworkChoice::Allowlist`].
+    pub allow_hosts: Vec<Rule>,
+    /// The home and the `/tmp` of commands, and the disk of a guest, are kept for the next session.
     pub persistent: bool,
+    pub vm: VmOptions,
     /// Where they are kept; a place is found if none is given.
     pub state_dir: Option<PathBuf>,
     pub command_limits: Limits,
@@ -60,7 +65,9 @@ impl SessionOptions {
             isolation: IsolationChoice::Auto,
             view: View::Transactional,
             network: NetworkChoice::Open,
+            allow_hosts: Vec::new(),
             persistent: true,
+            vm: VmOptions::default(),
             state_dir: None,
             command_limits: Limits::default(),
             toolchains: Vec::new(),
@@ -77,6 +84,33 @@ impl SessionOptions {
             watch: WatchOptions::default(),
             share: false,
             program: None,
+        }
+    }
+}
+
+/// What a guest is to be.
+#[derive(Debug, Clone)]
+pub struct VmOptions {
+    /// The directory of its image; the best of those that were built, if none is given.
+    pub image: Option<PathBuf>,
+    /// The program; the one in `PATH`, if none is given.
+    pub qemu: Option<PathBuf>,
+    /// The best that works, if none is given.
+    pub accelerator: Option<Accelerator>,
+    pub memory_mib: u32,
+    pub cpus: u32,
+    pub boot_deadline: Duration,
+}
+
+impl Default for VmOptions {
+    fn default() -> Self {
+        Self {
+            image: None,
+            qemu: None,
+            accelerator: None,
+            memory_mib: 2048,
+            cpus: 2,
+            boot_deadline: Duration::from_secs(60),
         }
     }
 }
@@ -140,6 +174,8 @@ pub enum NetworkChoice {
     /// The network of this machine
     #[default]
     Open,
+    /// What --allow-host and the configuration name, through a proxy
+    Allowlist,
     /// Nothing but a loopback interface of its own
     Disabled,
 }

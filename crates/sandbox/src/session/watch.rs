@@ -3,10 +3,9 @@
 //! The watcher only makes them known early. Whose edit it was, the engine decides: what is as the
 //! sandbox left it is our own, whatever the watcher says, and undo finds the rest without it.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use codeagent_common::RelPathBuf;
 use codeagent_worker::Request;
 use notify::event::{ModifyKind, RenameMode};
 use notify::{EventKind, RecursiveMode, Watcher as _};
+use parking_lot::{Condvar, Mutex};
 
 use super::event::{Bus, Event};
 use super::folder::Folder;
@@ -23,14 +23,22 @@ use super::options::WatchOptions;
 const LONGEST: Duration = Duration::from_secs(1);
 /// and so many paths at once.
 const MOST: usize = 4096;
+/// So much news waits at most, while what was heard before is looked at.
+const MOST_WAITING: usize = 16_384;
 
 type News = notify::Result<notify::Event>;
 
 /// Watches until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    /// Its end is that of the thread that hears it.
     _inner: notify::RecommendedWatcher,
+    inbox: Arc<Inbox>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
 }
 
 impl Watcher {
@@ -40,9 +48,10 @@ impl Watcher {
         bus: &Bus,
         options: &WatchOptions,
     ) -> Option<Self> {
-        let (sender, news) = channel();
+        let inbox = Arc::new(Inbox::default());
         let failed = |error: &dyn std::fmt::Display| bus.tell(&blind(error));
-        let hear = move |event: News| drop(sender.send(event)); // nobody listens at the very end
+        let ear = Arc::clone(&inbox);
+        let hear = move |event: News| ear.put(event);
         let mut inner = notify::recommended_watcher(hear).map_err(|error| failed(&error)).ok()?;
         for folder in folders {
             if let Err(error) = inner.watch(&folder.path, RecursiveMode::Recursive) {
@@ -53,9 +62,74 @@ impl Watcher {
             folders.iter().map(|folder| (folder.path.clone(), Arc::downgrade(folder))).collect();
         let listener = Listener { folders, bus: bus.clone(), options: options.clone() };
         let thread = std::thread::Builder::new().name("watcher".into());
+        let news = Arc::clone(&inbox);
         thread.spawn(move || listener.listen(&news)).map_err(|error| failed(&error)).ok()?;
-        Some(Self { _inner: inner })
+        Some(Self { _inner: inner, inbox })
     }
+}
+
+/// News that waits to be looked at. Whoever brings it must not wait: then the kernel would lose some,
+/// and new directories would be watched too late.
+#[derive(Debug, Default)]
+struct Inbox {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    news: VecDeque<News>,
+    /// There was no room for more.
+    lost_some: bool,
+    /// The watcher is gone.
+    is_closed: bool,
+}
+
+impl Inbox {
+    fn put(&self, news: News) {
+        let mut waiting = self.waiting.lock();
+        match waiting.news.len() < MOST_WAITING {
+            true => waiting.news.push_back(news),
+            false => waiting.lost_some = true,
+        }
+        self.arrived.notify_one();
+    }
+
+    fn close(&self) {
+        self.waiting.lock().is_closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// Adds the next news to what was heard; waits for it, if told so for so long only.
+    fn take(&self, heard: &mut Heard, patience: Option<Duration>) -> Taken {
+        let mut waiting = self.waiting.lock();
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        loop {
+            if waiting.is_closed {
+                return Taken::Closed;
+            }
+            heard.lost_some |= std::mem::take(&mut waiting.lost_some);
+            if let Some(news) = waiting.news.pop_front() {
+                heard.add(news);
+                return Taken::News;
+            }
+            match deadline {
+                None => self.arrived.wait(&mut waiting),
+                Some(deadline) => {
+                    if self.arrived.wait_until(&mut waiting, deadline).timed_out() {
+                        return Taken::Nothing;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    News,
+    Nothing,
+    Closed,
 }
 
 fn blind(error: &dyn std::fmt::Display) -> Event {
@@ -104,18 +178,20 @@ impl Heard {
 
 impl Listener {
     /// Until the watcher is gone, or the session.
-    fn listen(&self, news: &Receiver<News>) {
+    fn listen(&self, news: &Inbox) {
         let mut has_warned = false;
         let mut appeared = HashSet::new();
-        while let Ok(first) = news.recv() {
+        loop {
             let mut heard = Heard { appeared: std::mem::take(&mut appeared), ..Heard::default() };
-            heard.add(first);
+            if news.take(&mut heard, None) == Taken::Closed {
+                return;
+            }
             let begun = Instant::now();
             while heard.paths.len() < MOST && begun.elapsed() < LONGEST {
-                match news.recv_timeout(self.options.quiet) {
-                    Ok(more) => heard.add(more),
-                    Err(RecvTimeoutError::Timeout) => break,
-                    Err(RecvTimeoutError::Disconnected) => return,
+                match news.take(&mut heard, Some(self.options.quiet)) {
+                    Taken::News => {}
+                    Taken::Nothing => break,
+                    Taken::Closed => return,
                 }
             }
             if let Some(error) = heard.error.take()
@@ -161,5 +237,34 @@ impl Listener {
         let Ok(keeper) = folder.keeper() else { return };
         // A worker that is about to end hears of it from nobody, and the next one finds it.
         let _ = keeper.client().call::<Vec<RelPathBuf>>(request);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(number: usize) -> News {
+        Ok(notify::Event::new(EventKind::Any).add_path(format!("/{number}").into()))
+    }
+
+    #[test]
+    fn news_that_nobody_looks_at_does_not_pile_up_and_is_said_to_be_lost() {
+        let inbox = Inbox::default();
+        (0..MOST_WAITING).for_each(|number| inbox.put(news(number)));
+        let mut heard = Heard::default();
+        assert_eq!(inbox.take(&mut heard, Some(Duration::ZERO)), Taken::News);
+        assert!(!heard.lost_some);
+        (0..10 * MOST_WAITING).for_each(|number| inbox.put(news(number)));
+        assert_eq!(inbox.waiting.lock().news.len(), MOST_WAITING);
+        while inbox.take(&mut heard, Some(Duration::ZERO)) == Taken::News {}
+        assert!(heard.lost_some);
+        assert_eq!(heard.paths.len(), 1 + MOST_WAITING);
+        let mut later = Heard::default();
+        inbox.put(news(0));
+        assert_eq!(inbox.take(&mut later, None), Taken::News);
+        assert!(!later.lost_some);
+        inbox.close();
+        assert_eq!(inbox.take(&mut later, None), Taken::Closed);
     }
 }

@@ -1,5 +1,6 @@
 //! What each client wants: where it keeps servers, and how its own tools are switched off.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -50,6 +51,10 @@ pub struct Dirs {
     pub home: PathBuf,
     /// `~/.config`, or what `XDG_CONFIG_HOME` says.
     pub config: PathBuf,
+    /// What `CLAUDE_CONFIG_DIR` says.
+    pub claude: Option<PathBuf>,
+    /// `~/.codex`, or what `CODEX_HOME` says.
+    pub codex: PathBuf,
     pub project: PathBuf,
 }
 
@@ -107,6 +112,11 @@ impl Client {
         }
     }
 
+    /// Its file belongs to one project, so that there can be many.
+    pub fn is_of_project(self) -> bool {
+        self == Self::Vscode
+    }
+
     pub fn own_command(self, launch: &Launch) -> Option<OwnCommand> {
         let line = std::iter::once(launch.program.clone()).chain(launch.arguments.iter().cloned());
         let words = |before: &[&str], after: Vec<String>| {
@@ -139,9 +149,9 @@ impl Client {
         let plain = json!({ "command": program, "args": arguments });
         let whole: Vec<&String> = std::iter::once(program).chain(arguments).collect();
         let (file, key, value) = match self {
-            Self::ClaudeCode => (dirs.home.join(".claude.json"), "mcpServers", plain),
+            Self::ClaudeCode => (claude_code(dirs), "mcpServers", plain),
             Self::ClaudeDesktop => (claude_desktop(dirs), "mcpServers", plain),
-            Self::Codex => (dirs.home.join(".codex/config.toml"), "mcp_servers", plain),
+            Self::Codex => (dirs.codex.join("config.toml"), "mcp_servers", plain),
             Self::Gemini => (dirs.home.join(".gemini/settings.json"), "mcpServers", plain),
             Self::Cursor => (dirs.home.join(".cursor/mcp.json"), "mcpServers", plain),
             Self::Vscode => (
@@ -173,11 +183,14 @@ impl Client {
         let json = |file: PathBuf, edits| Some(FileEdits { file, format: Format::Json, edits });
         match self {
             Self::ClaudeCode => json(
-                dirs.home.join(".claude/settings.json"),
+                dirs.claude
+                    .clone()
+                    .unwrap_or_else(|| dirs.home.join(".claude"))
+                    .join("settings.json"),
                 vec![add(&["permissions", "deny"], &CLAUDE_TOOLS)],
             ),
             Self::Codex => Some(FileEdits {
-                file: dirs.home.join(".codex/config.toml"),
+                file: dirs.codex.join("config.toml"),
                 format: Format::Toml,
                 edits: vec![set(&["features", "shell_tool"], json!(false))],
             }),
@@ -225,8 +238,31 @@ impl Client {
     }
 }
 
+/// Whether an entry in any client's file starts this program as a server, wherever it is installed.
+pub(super) fn is_our_server(entry: &Value) -> bool {
+    let words = |value: &Value| match value {
+        Value::String(word) => vec![word.clone()],
+        Value::Array(words) => {
+            words.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<String>>()
+        }
+        _ => vec![],
+    };
+    let line = [words(&entry["command"]), words(&entry["args"])].concat();
+    let is_ours = |program: &String| {
+        let program = Path::new(program);
+        program.file_name() == Some(OsStr::new("sandbox"))
+            || std::env::current_exe().is_ok_and(|own| own == program)
+    };
+    line.first().is_some_and(is_ours) && line.windows(2).any(|pair| pair == ["--protocol", "mcp"])
+}
+
 fn set(at: &[&str], value: Value) -> Edit {
     Edit::Set { at: at.iter().map(ToString::to_string).collect(), value }
+}
+
+/// Beside its directory, unless somebody has moved that.
+fn claude_code(dirs: &Dirs) -> PathBuf {
+    dirs.claude.as_ref().unwrap_or(&dirs.home).join(".claude.json")
 }
 
 fn claude_desktop(dirs: &Dirs) -> PathBuf {

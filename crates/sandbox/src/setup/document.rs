@@ -6,6 +6,8 @@ use jsonc_parser::cst::{CstInputValue, CstNode, CstObject, CstRootNode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::clients::is_our_server;
+
 /// One change, at a path of keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -21,6 +23,14 @@ pub enum Edit {
     },
 }
 
+impl Edit {
+    pub(super) fn at(&self) -> &[String] {
+        match self {
+            Self::Set { at, .. } | Self::Add { at, .. } => at,
+        }
+    }
+}
+
 /// What takes a change back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -29,6 +39,8 @@ pub(super) enum Inverse {
     Set {
         at: Vec<String>,
         former: Option<Value>,
+        /// Anything else there is not ours.
+        entered: Value,
     },
     Drop {
         at: Vec<String>,
@@ -50,24 +62,89 @@ pub(super) fn apply(
     text: &str,
     edits: &[Edit],
 ) -> Result<(String, Vec<Inverse>), String> {
-    match format {
+    let (mark, text) = split_mark(text);
+    let (new, inverses) = match format {
         Format::Json => apply_json(text, edits),
         Format::Toml => toml_file::apply(text, edits),
+    }?;
+    Ok((format!("{mark}{new}"), inverses))
+}
+
+/// Takes changes back, whatever else has changed since; comes back with the new text and the
+/// places that somebody else has something at now.
+pub(super) fn revert(
+    format: Format,
+    text: &str,
+    inverses: &[Inverse],
+) -> Result<(String, Vec<String>), String> {
+    let (mark, text) = split_mark(text);
+    let mut kept = Vec::new();
+    let mut ours = Vec::new();
+    for inverse in inverses {
+        match inverse {
+            Inverse::Set { at, entered, .. } if !is_as_entered(format, text, at, entered)? => {
+                kept.push(at.join("."));
+            }
+            _ => ours.push(inverse),
+        }
+    }
+    let text = match format {
+        Format::Json => revert_json(text, &ours),
+        Format::Toml => toml_file::revert(text, &ours),
+    }?;
+    Ok((format!("{mark}{text}"), kept))
+}
+
+/// What is gone counts as well.
+fn is_as_entered(
+    format: Format,
+    text: &str,
+    at: &[String],
+    entered: &Value,
+) -> Result<bool, String> {
+    let found = value_at(format, text, at)?;
+    let is_ours =
+        |found: &Value| found == entered || (is_our_server(entered) && is_our_server(found));
+    Ok(found.as_ref().is_none_or(is_ours))
+}
+
+/// What is there now.
+pub(super) fn value_at(format: Format, text: &str, at: &[String]) -> Result<Option<Value>, String> {
+    let (_, text) = split_mark(text);
+    match format {
+        Format::Json => {
+            let root = parse_json(text)?;
+            let found = object_found(&root, at).and_then(|(object, key)| object.get(key));
+            Ok(found.and_then(|found| found.to_serde_value()))
+        }
+        Format::Toml => toml_file::value_at(text, at),
     }
 }
 
-/// Takes changes back, whatever else has changed since.
-pub(super) fn revert(format: Format, text: &str, inverses: &[Inverse]) -> Result<String, String> {
-    match format {
-        Format::Json => revert_json(text, inverses),
-        Format::Toml => toml_file::revert(text, inverses),
+/// Some editors put a byte order mark in front, which is no part of either language.
+fn split_mark(text: &str) -> (&str, &str) {
+    match text.strip_prefix('\u{feff}') {
+        Some(rest) => ("\u{feff}", rest),
+        None => ("", text),
     }
 }
 
 fn parse_json(text: &str) -> Result<CstRootNode, String> {
+    // More than this no client takes.
+    let options = ParseOptions {
+        allow_comments: true,
+        allow_trailing_commas: true,
+        allow_loose_object_property_names: false,
+        allow_missing_commas: false,
+        allow_single_quoted_strings: false,
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_bare_decimal_point_numbers: false,
+        allow_non_finite_numbers: false,
+        allow_extended_string_escapes: false,
+    };
     let text = if text.trim().is_empty() { "{}\n" } else { text };
-    let root =
-        CstRootNode::parse(text, &ParseOptions::default()).map_err(|error| error.to_string())?;
+    let root = CstRootNode::parse(text, &options).map_err(|error| error.to_string())?;
     match root.object_value() {
         Some(_) => Ok(root),
         None => Err("it holds no object".into()),
@@ -83,7 +160,8 @@ fn apply_json(text: &str, edits: &[Edit]) -> Result<(String, Vec<Inverse>), Stri
                 let (object, key) = object_above(&root, at)?;
                 let former = object.get(key).and_then(|found| found.to_serde_value());
                 put(&object, key, value);
-                inverses.push(Inverse::Set { at: at.clone(), former });
+                let entered = value.clone();
+                inverses.push(Inverse::Set { at: at.clone(), former, entered });
             }
             Edit::Add { at, values } => {
                 let (object, key) = object_above(&root, at)?;
@@ -108,11 +186,11 @@ fn apply_json(text: &str, edits: &[Edit]) -> Result<(String, Vec<Inverse>), Stri
     Ok((root.to_string(), inverses))
 }
 
-fn revert_json(text: &str, inverses: &[Inverse]) -> Result<String, String> {
+fn revert_json(text: &str, inverses: &[&Inverse]) -> Result<String, String> {
     let root = parse_json(text)?;
     for inverse in inverses {
         match inverse {
-            Inverse::Set { at, former } => {
+            Inverse::Set { at, former, .. } => {
                 let Some((object, key)) = object_found(&root, at) else { continue };
                 match (former, object.get(key)) {
                     (Some(former), _) => put(&object, key, former),
@@ -218,16 +296,17 @@ mod toml_file {
             }
             let former = table.get(key).map(json);
             table.insert(key, item(value));
-            inverses.push(Inverse::Set { at: at.clone(), former });
+            let entered = value.clone();
+            inverses.push(Inverse::Set { at: at.clone(), former, entered });
         }
         inverses.reverse();
         Ok((document.to_string(), inverses))
     }
 
-    pub(super) fn revert(text: &str, inverses: &[Inverse]) -> Result<String, String> {
+    pub(super) fn revert(text: &str, inverses: &[&Inverse]) -> Result<String, String> {
         let mut document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
         for inverse in inverses {
-            let Inverse::Set { at, former } = inverse else { continue };
+            let Inverse::Set { at, former, .. } = inverse else { continue };
             let Some((key, above)) = at.split_last() else { continue };
             let mut table = Some(document.as_table_mut());
             for name in above {
@@ -245,6 +324,15 @@ mod toml_file {
             }
         }
         Ok(document.to_string())
+    }
+
+    pub(super) fn value_at(text: &str, at: &[String]) -> Result<Option<Value>, String> {
+        let document: DocumentMut = text.parse().map_err(|error| format!("{error}"))?;
+        let mut found = Some(document.as_item());
+        for name in at {
+            found = found.and_then(|item| item.get(name));
+        }
+        Ok(found.map(json))
     }
 
     fn item(json: &Value) -> Item {

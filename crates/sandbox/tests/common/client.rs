@@ -115,6 +115,11 @@ impl Client {
         (text, result["isError"] == true)
     }
 
+    /// Everything that was read and not wanted.
+    pub(crate) fn passed_over(&self) -> impl Iterator<Item = &Value> {
+        self.others.iter()
+    }
+
     /// Says no more, and waits for the server's end. What it logged comes back.
     pub(crate) fn hang_up(mut self) -> String {
         drop(self.input.take());

@@ -1,6 +1,6 @@
 //! `undo.*`: the history, and going back and forth in it.
 
-use codeagent_common::{Change, ChangeKind, ErrorCode, RelPathBuf, StepId};
+use codeagent_common::{ByteString, Change, ChangeKind, ErrorCode, RelPathBuf, StepId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +89,9 @@ pub struct RollbackReport {
     /// Paths that are not as the step would have them, because something was in the way.
     pub left: Vec<RelPathBuf>,
     pub crossed_barriers: Vec<Barrier>,
+    /// Of edits that were left alone: the directory with what would have been brought back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<ByteString>,
     /// What a person should know, such as that edits were overwritten.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,

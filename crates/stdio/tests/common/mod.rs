@@ -166,6 +166,7 @@ impl UndoOperations for Toy {
             conflicts: vec![],
             left: vec![],
             crossed_barriers: vec![],
+            kept: None,
             warning: Some("edits of others were overwritten".into()),
         })
     }

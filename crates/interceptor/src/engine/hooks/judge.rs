@@ -211,9 +211,13 @@ impl UndoEngine {
         step: Option<&OpenStep>,
     ) -> Result<()> {
         let policy = &self.config.paths;
-        if !policy.guards_below(from, PathUse::Disappear)
-            && !policy.guards_below(to, PathUse::Appear)
-        {
+        // If neither name means anything to the policy, what is protected below stays where it is as
+        // far as that is concerned: programs outside obey it no more than before.
+        let is_plain = |path: RelPath<'_>| !path.components().any(|name| policy.minds(name));
+        let appears = !(is_plain(from) && is_plain(to));
+        let is_guarded = policy.guards_below(from, PathUse::Disappear)
+            || (appears && policy.guards_below(to, PathUse::Appear));
+        if !is_guarded {
             return Ok(());
         }
         let Ok(dir) = self.workspace.tree.owned_dir(from) else {
@@ -224,7 +228,7 @@ impl UndoEngine {
             if verdict.is_ok() {
                 let new = path.strip(from).map(|below| to.concat(below));
                 verdict = self.judge_path(path, PathUse::Disappear, step);
-                if let (Ok(()), Some(new)) = (&verdict, new) {
+                if let (Ok(()), Some(new), true) = (&verdict, new, appears) {
                     verdict = self
                         .judge_path(new.as_path(), PathUse::Appear, step)
                         .and_then(|()| self.inspect_renamed(path, new.as_path(), step));

@@ -12,7 +12,7 @@ mod judge;
 mod locks;
 mod names;
 
-use codeagent_common::{EntryKind, SafeguardDecision, StepId};
+use codeagent_common::{EntryKind, RelPath, SafeguardDecision, StepId};
 use parking_lot::RwLockReadGuard;
 use rustix::io::Errno;
 
@@ -24,7 +24,7 @@ use crate::clock::timestamp;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
 use crate::host::FileId;
-use crate::interceptor::{Allocation, Mutation, RenameMode, WriteInterceptor};
+use crate::interceptor::{Allocation, Entered, Mutation, RenameMode, WriteInterceptor};
 use crate::permit::Permit;
 
 /// Journal space kept free for the record of a mutation.
@@ -50,11 +50,56 @@ fn errno<'e>(errno: Errno) -> Attempt<'e> {
 }
 
 impl WriteInterceptor for UndoEngine {
+    fn enter(&self) -> Result<Entered<'_>> {
+        Ok(Entered::sharing(self.others.read()))
+    }
+
     fn kept_names(&self, file: FileId) -> u32 {
         self.count_kept(file)
     }
 
     fn before<'e>(&'e self, mutation: &Mutation<'_>) -> Result<Permit<'e>> {
+        self.before_of(mutation, false)
+    }
+
+    fn repeat_write<'e>(&'e self, file: FileId, offset: u64, length: u64) -> Option<Permit<'e>> {
+        if !self.desk.is_clear() {
+            return None;
+        }
+        let gate = self.state.read();
+        let step = self.usable_step(&gate)?;
+        let wanted = Wanted::Content(Span::of(offset, length));
+        let covered = step.denied.get().is_none()
+            && step.alone.is_none()
+            && step.recorder()?.inodes.check(file, |state| state.covers(wanted));
+        (covered && self.workspace.space.spend(length)).then(|| Permit::gated(gate))
+    }
+
+    fn inspects(&self, path: RelPath<'_>) -> bool {
+        self.config.paths.inspects(path)
+    }
+
+    fn may_wait(&self) -> bool {
+        !self.safeguards.read().asks_nothing()
+            || !self.desk.is_clear()
+            || self.state.try_read().is_none_or(|state| {
+                state.reserved.is_some()
+                    || state.open.as_ref().is_some_and(|step| step.alone.is_some())
+            })
+    }
+
+    fn current_step(&self) -> Option<StepId> {
+        self.state.read().open.as_ref().map(|step| step.id)
+    }
+}
+
+impl UndoEngine {
+    /// As [`WriteInterceptor::before`]; `own`: of the changes that the open step is made of.
+    pub(super) fn before_of<'e>(
+        &'e self,
+        mutation: &Mutation<'_>,
+        own: bool,
+    ) -> Result<Permit<'e>> {
         if self.config.read_only {
             return Err(UndoError::ReadOnly);
         }
@@ -79,6 +124,12 @@ impl WriteInterceptor for UndoEngine {
                 self.renew_ambient_step()?;
                 continue;
             };
+            if step.alone.is_some() && !own {
+                // Of whoever did not say that he would come.
+                drop(gate);
+                drop(self.enter()?);
+                continue;
+            }
             let id = step.id;
             if let Some(denial) = step.denied.get() {
                 return Err(denial.error(id));
@@ -91,24 +142,6 @@ impl WriteInterceptor for UndoEngine {
         }
     }
 
-    fn repeat_write<'e>(&'e self, file: FileId, offset: u64, length: u64) -> Option<Permit<'e>> {
-        if !self.desk.is_clear() {
-            return None;
-        }
-        let gate = self.state.read();
-        let step = self.usable_step(&gate)?;
-        let wanted = Wanted::Content(Span::of(offset, length));
-        let covered = step.denied.get().is_none()
-            && step.recorder()?.inodes.check(file, |state| state.covers(wanted));
-        (covered && self.workspace.space.spend(length)).then(|| Permit::gated(gate))
-    }
-
-    fn current_step(&self) -> Option<StepId> {
-        self.state.read().open.as_ref().map(|step| step.id)
-    }
-}
-
-impl UndoEngine {
     /// The open step, unless it is an ambient one that has been quiet for too long.
     fn usable_step<'s>(&self, state: &'s State) -> Option<&'s OpenStep> {
         let step = state.open.as_ref()?;

@@ -4,8 +4,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use codeagent_common::{ByteString, CancelToken, ErrorCode, RelPathBuf};
-use codeagent_control::{Cause, Stream};
-use codeagent_namespace::Order;
+use codeagent_control::{Cause, Order, Stream};
 use codeagent_stdio::operations::{AgentExecute, AgentPrompt, Executed, Prompted};
 use codeagent_stdio::{Failure, Outcome, OutputStream, RequestId, StepSummary};
 
@@ -39,7 +38,7 @@ impl Desk {
         command.is_checked = true;
 
         let started = Instant::now();
-        let report = self.run(&session, &command, request.stdin, asked, said)?;
+        let report = self.run(&session, &command, request.stdin, asked, |_| {}, said)?;
         Ok(Executed {
             exit_code: (report.cause == Cause::Exited).then_some(report.exit_code),
             signal: report.signal,
@@ -66,20 +65,21 @@ impl Desk {
         })?;
         let mut command = CommandRequest::argv(agent.into_iter().chain([request.prompt]));
         command.cwd = Some(folder.path.clone());
-        let report = self.run(&session, &command, None, asked, said)?;
+        let report = self.run(&session, &command, None, asked, |_| {}, said)?;
         Ok(Prompted {
             exit_code: (report.cause == Cause::Exited).then_some(report.exit_code),
             steps: steps(&session, &report),
         })
     }
 
-    /// Runs a command for this client, to its end.
+    /// Runs a command for this client, to its end. Its number is announced before it begins.
     pub(crate) fn run(
         &self,
         session: &Session,
         command: &CommandRequest,
         stdin: Option<ByteString>,
         (request_id, cancel): Asked<'_>,
+        announce: impl FnOnce(u64),
         mut said: impl FnMut(Said),
     ) -> Outcome<CommandReport> {
         let line = command.label();
@@ -90,6 +90,7 @@ impl Desk {
         }
         cancel.on_cancel(move || drop(orders.send(Order::Cancel)));
         let begins = |id| {
+            announce(id);
             self.requests.lock().insert(id, request_id.clone());
             tracing::info!(component = "session", %request_id, command = line, "a command begins");
         };

@@ -64,5 +64,5 @@ pub(crate) fn open(folder: &FolderInfo) -> Outcome<Folder> {
 }
 
 fn refused(error: ToolError) -> Failure {
-    Failure::new(error.code(), error.to_string())
+    Failure::new(error.code(), error.to_string()).hinted(error.hint())
 }

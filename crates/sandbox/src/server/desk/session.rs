@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use codeagent_common::ErrorCode;
+use codeagent_network::{BadRule, Rule};
 use codeagent_stdio::operations::{
     Access, DirectoryStatus, Isolation, NetworkPolicy, RunningCommand, SessionStart, SessionState,
     SessionStatus, UndoStatus, View, VmMode, WorkingDirectory,
@@ -61,7 +62,10 @@ impl Desk {
             options.view = view_of(view);
         }
         if let Some(policy) = request.network_policy {
-            options.network = network(policy)?;
+            options.network = network(policy);
+        }
+        if !request.network_allowlist.is_empty() {
+            options.allow_hosts = hosts(&request.network_allowlist)?;
         }
         if let Some(mode) = request.vm_mode {
             options.persistent = mode == VmMode::Persistent;
@@ -96,6 +100,7 @@ impl Desk {
             view: Some(view(options.view)),
             network_policy: Some(match options.network {
                 NetworkChoice::Open => NetworkPolicy::Open,
+                NetworkChoice::Allowlist => NetworkPolicy::Allowlist,
                 NetworkChoice::Disabled => NetworkPolicy::Disabled,
             }),
             vm_mode: Some(match options.persistent {
@@ -146,17 +151,23 @@ fn folder(directory: WorkingDirectory) -> FolderOptions {
     }
 }
 
-fn network(policy: NetworkPolicy) -> Outcome<NetworkChoice> {
+fn network(policy: NetworkPolicy) -> NetworkChoice {
     match policy {
-        NetworkPolicy::Disabled => Ok(NetworkChoice::Disabled),
-        NetworkPolicy::Open => Ok(NetworkChoice::Open),
-        NetworkPolicy::Allowlist => Err(Failure::new(
-            ErrorCode::IsolationUnavailable,
-            "a network with an allowlist is not built yet",
-        )
-        .hinted("choose `disabled` or `open`")
-        .at("payload.network_policy")),
+        NetworkPolicy::Disabled => NetworkChoice::Disabled,
+        NetworkPolicy::Open => NetworkChoice::Open,
+        NetworkPolicy::Allowlist => NetworkChoice::Allowlist,
     }
+}
+
+fn hosts(texts: &[String]) -> Outcome<Vec<Rule>> {
+    let host = |(nth, text): (usize, &String)| {
+        text.parse().map_err(|error: BadRule| {
+            Failure::new(ErrorCode::BadRequest, error.to_string())
+                .hinted("write it as 10.0.0.0/8, example.org:443 or *.example.org")
+                .at(format!("payload.network_allowlist[{nth}]"))
+        })
+    };
+    texts.iter().enumerate().map(host).collect()
 }
 
 pub(crate) fn view_of(view: View) -> codeagent_namespace::View {

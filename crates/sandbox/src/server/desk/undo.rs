@@ -133,6 +133,11 @@ fn on_conflict(force: bool, skip: bool) -> OnConflict {
 fn report(report: RollbackReport, on_conflict: OnConflict) -> Told {
     let in_the_way = report.conflicts.len();
     let became = if on_conflict == OnConflict::Skip { "kept" } else { "overwritten" };
+    let elsewhere = report
+        .kept
+        .as_ref()
+        .map(|kept| format!("; what would have been brought back there is in {}", kept.to_text()));
+    let elsewhere = elsewhere.unwrap_or_default();
     Told {
         step_ids: report.steps,
         paths_restored: report.restored,
@@ -140,7 +145,8 @@ fn report(report: RollbackReport, on_conflict: OnConflict) -> Told {
         conflicts: conflicts(report.conflicts),
         left: report.left,
         warning: (in_the_way > 0)
-            .then(|| format!("edits of others were {became} ({in_the_way} paths)")),
+            .then(|| format!("edits of others were {became} ({in_the_way} paths){elsewhere}")),
+        kept: report.kept,
         crossed_barriers: report.crossed.into_iter().map(Barrier::from).collect(),
     }
 }

@@ -3,15 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use codeagent_common::{ErrorCode, RelPathBuf, SafeguardDecision};
+use codeagent_common::{ErrorCode, RelPathBuf, StepInfo};
 use codeagent_control::Cause;
-use codeagent_interceptor::ClosedStep;
-use codeagent_mcp::{
-    Backend, BashEnd, BashRequest, Call, Failure, Outcome, Question, Surroundings, Undone,
-};
+use codeagent_interceptor::{ClosedStep, HistoryEntry};
+use codeagent_mcp::{Backend, BashEnd, BashRequest, Call, Failure, Outcome, Surroundings, Undone};
 use codeagent_stdio::operations::{
     Isolation, RestoreReport, SessionStatus, StepDiff, UndoDiff, UndoDiscard, UndoHistory,
     UndoHistoryReply, UndoPreview, UndoPreviewed, UndoRedo, UndoRestore, UndoRollback,
@@ -19,11 +16,12 @@ use codeagent_stdio::operations::{
 use codeagent_stdio::{DirectoryRef, OutputStream, RequestId, StepSummary};
 use codeagent_tools::{Folder, WritePlan};
 
+use super::asking::{Asking, Asks};
 use super::end_mark::EndMark;
 use crate::server::desk::{
     Desk, changed_meanwhile, failure, isolation, open, refused_paths, steps, summary, warnings,
 };
-use crate::server::hub::{Heard, Hub, Listening, Pending, Role};
+use crate::server::hub::Hub;
 use crate::session::{CommandRequest, FileChange, FolderInfo, Session};
 
 /// All agents of one hub.
@@ -40,36 +38,6 @@ impl Agents {
 
     fn directory(&self, named: Option<&DirectoryRef>) -> Outcome<(Arc<Session>, FolderInfo)> {
         Ok(self.desk.directory(named)?)
-    }
-
-    /// Puts the questions of safeguards to the agent's user for as long as the result lives, unless
-    /// a frontend shows them to a person anyway.
-    fn ask_the_user(&self, call: &Call) -> Listening {
-        let (hub, call) = (Arc::clone(&self.desk.hub), call.clone());
-        let (asked, questions) = channel::<Pending>();
-        let listening = self.desk.hub.listen(Role::Agent, move |heard| {
-            if let Heard::Question(question) = heard {
-                let _ = asked.send((*question).clone()); // nobody is there to ask any more
-            }
-        });
-        // Nobody waits for it: a user may take longer than the question is open. Without a thread
-        // there is no answer, which means no.
-        let asking = std::thread::Builder::new().name("question".to_owned()).spawn(move || {
-            for question in questions {
-                if hub.has_frontend() {
-                    continue;
-                }
-                let wanted = Question::in_the_middle(question.request.message.clone());
-                let decision = match call.ask_user(&wanted) {
-                    Ok(true) => SafeguardDecision::Allow,
-                    _ => SafeguardDecision::Deny,
-                };
-                // Its time may be over, and then it was denied.
-                let _ = hub.answer(&question.name, decision);
-            }
-        });
-        drop(asking);
-        listening
     }
 }
 
@@ -99,7 +67,7 @@ impl Backend for Agents {
         &self,
         directory: Option<&DirectoryRef>,
         plan: &WritePlan,
-        _: &Call,
+        call: &Call,
     ) -> Outcome<Option<StepSummary>> {
         let (session, folder) = self.directory(directory)?;
         let now = open(&folder)?.plan_write(plan.path.as_path(), &plan.after)?;
@@ -113,7 +81,13 @@ impl Backend for Agents {
         let verb = if plan.replacements > 0 { "edit_file" } else { "write_file" };
         let label = format!("{verb} {}", plan.path);
         let change = FileChange::Write { path, content: plan.after.clone() };
-        let closed = session.change_files(&label, &[change]).map_err(failure)?;
+        let mut asking = None;
+        let name = Some(label.clone());
+        let begins = |command| {
+            let asks = Asks { command, in_background: false, name };
+            asking = Asking::start(&self.desk.hub, call, asks);
+        };
+        let closed = session.change_files_announced(&label, &[change], begins).map_err(failure)?;
         Ok(match closed {
             ClosedStep::Recorded { step, .. } => Some(summary(&session, &folder.label, step)),
             _ => None,
@@ -133,8 +107,13 @@ impl Backend for Agents {
         command.is_checked = true;
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         let asked = (&RequestId::Text(format!("mcp-{number}")), &call.cancel);
-        let _asking = self.ask_the_user(call);
-        let report = self.desk.run(&session, &command, None, asked, |said| {
+        let before = if request.background { ambient_steps(&session) } else { vec![] };
+        let mut asking = None;
+        let begins = |command| {
+            let asks = Asks { command, in_background: request.background, name: None };
+            asking = Asking::start(&self.desk.hub, call, asks);
+        };
+        let report = self.desk.run(&session, &command, None, asked, begins, |said| {
             let data = said.data.as_bytes();
             match said.stream {
                 OutputStream::Stdout => call.output(&mark.pass(data)),
@@ -143,13 +122,17 @@ impl Backend for Agents {
         })?;
         let (rest, cwd) = mark.end();
         call.output(&rest);
+        let mut steps = steps(&session, &report);
+        if request.background {
+            add_ambient(&mut steps, &before, &session);
+        }
         Ok(BashEnd {
             exit_code: (report.cause == Cause::Exited).then_some(report.exit_code),
             signal: report.signal,
             timed_out: report.cause == Cause::TimedOut,
             cancelled: report.cause == Cause::Cancelled,
             cwd,
-            steps: steps(&session, &report),
+            steps,
             not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
             changed_meanwhile: changed_meanwhile(&report),
@@ -197,6 +180,40 @@ impl Backend for Agents {
 
     fn status(&self, _: &Call) -> Outcome<SessionStatus> {
         Ok(self.desk.status()?)
+    }
+}
+
+/// All that are in the histories, with their directories, oldest first.
+fn ambient_steps(session: &Session) -> Vec<(String, StepInfo)> {
+    let folders = session.folders().unwrap_or_default();
+    let of = |folder: FolderInfo| {
+        let history = session.history(Some(&folder.label)).unwrap_or_default();
+        history.into_iter().filter_map(move |entry| match entry {
+            HistoryEntry::Step(step) if step.id.is_ambient() => Some((folder.label.clone(), step)),
+            _ => None,
+        })
+    };
+    folders.into_iter().flat_map(of).collect()
+}
+
+/// While a command ran in the background, quiet moments and other commands ended its steps; its
+/// report has the last one.
+fn add_ambient(steps: &mut Vec<StepSummary>, before: &[(String, StepInfo)], session: &Session) {
+    let last = std::mem::take(steps);
+    for (directory, step) in ambient_steps(session) {
+        let is_same =
+            |(known, info): &(String, StepInfo)| *known == directory && info.id == step.id;
+        if !before.iter().any(is_same) {
+            steps.push(summary(session, &directory, step));
+        }
+    }
+    for step in last {
+        let is_same = |known: &StepSummary| {
+            known.directory == step.directory && known.step_id == step.step_id
+        };
+        if !steps.iter().any(is_same) {
+            steps.push(step);
+        }
     }
 }
 

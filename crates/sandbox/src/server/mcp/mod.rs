@@ -1,5 +1,6 @@
 //! The MCP server: agents, on stdin and stdout or on a socket.
 
+mod asking;
 mod backend;
 mod end_mark;
 
@@ -9,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use codeagent_mcp::{McpError, Settings, SocketServer};
+use codeagent_mcp::{McpError, Settings, SocketServer, beside};
 
 use super::hub::Hub;
 use crate::error::{Result, SandboxError};
@@ -28,8 +29,8 @@ pub fn serve(hub: &Arc<Hub>) -> Result<()> {
 #[derive(Debug)]
 pub struct Socket {
     token_file: PathBuf,
-    /// Dropped first: then nobody is served any more.
-    runtime: Option<tokio::runtime::Runtime>,
+    /// What serves, and takes the socket away at its end; ended first.
+    serving: Option<(tokio::runtime::Runtime, tokio::task::JoinHandle<()>)>,
 }
 
 impl Socket {
@@ -43,24 +44,27 @@ impl Socket {
         let entered = runtime.enter();
         let server = SocketServer::bind(&path).map_err(failed)?;
         drop(entered);
-        let token_file = path.with_extension("token");
+        let token_file = beside(&path, "token");
         write_privately(&token_file, server.token()).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => in_the_way(&token_file),
             _ => SandboxError::doing(format!("cannot write {}", token_file.display()))(error),
         })?;
         hub.set_mcp_socket(path);
         let agents = Arc::new(Agents::new(hub));
-        runtime.spawn(async move {
+        let task = runtime.spawn(async move {
             let error = server.serve(agents, Settings::default()).await;
             tracing::error!(component = "mcp", %error, "agents are not served any more");
         });
-        Ok(Self { token_file, runtime: Some(runtime) })
+        Ok(Self { token_file, serving: Some((runtime, task)) })
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Some((runtime, task)) = self.serving.take() {
+            // Clients may be in the middle of something; the socket goes in any case.
+            task.abort();
+            let _ = runtime.block_on(task); // aborted, as it was told
             runtime.shutdown_background();
         }
         let _ = fs::remove_file(&self.token_file); // somebody else has done so
@@ -90,6 +94,14 @@ fn failed(error: McpError) -> SandboxError {
         McpError::Listen { path, source } if source.kind() == ErrorKind::AlreadyExists => {
             in_the_way(&path)
         }
+        error @ McpError::Listen { .. } => SandboxError::usage(
+            error.to_string(),
+            "name a file in a directory of your own with --mcp-socket; its path has at most 107 bytes",
+        ),
+        error @ McpError::Handshake(_) => SandboxError::usage(
+            error.to_string(),
+            "this is for MCP clients: `sandbox setup CLIENT` enters it in one",
+        ),
         error => SandboxError::Io(std::io::Error::other(error)),
     }
 }

@@ -76,6 +76,7 @@ fn of_session(event: Event) -> Option<Told> {
             ),
         }),
         Event::Warning { directory, message } => warning("undo", message, directory),
+        Event::NetworkRefused { message, .. } => warning("network_refused", message, None),
         // Their requests tell of them, and questions come by another way.
         Event::Stopped
         | Event::AmbientStep { .. }

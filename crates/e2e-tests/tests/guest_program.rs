@@ -1,0 +1,298 @@
+//! The program itself with guests: killed at any moment, without what it needs, and shut off from
+//! the network.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use codeagent_test_support::{
+    TempWorkspace, as_ordinary_user, assert_tree_eq, filesystems::skip, fixtures,
+};
+use common::{Ground, Home, PROGRAM, descendants, eventually, kill, text};
+
+/// The random moments come from a fixed sequence, so that a failure can be repeated.
+fn moments() -> impl Iterator<Item = Duration> {
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    std::iter::repeat_with(move || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_millis((state >> 33) % 3000)
+    })
+}
+
+#[test]
+fn a_program_that_is_killed_leaves_the_folder_at_a_boundary_and_no_process() {
+    let test = "a_program_that_is_killed_leaves_the_folder_at_a_boundary_and_no_process";
+    let Some(ground) = Ground::find(test) else { return };
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(|root| fixtures::large_flat(root, 200, 200));
+    let before = workspace.snapshot();
+    let times = if std::env::var_os("CODEAGENT_LONG").is_some() { 20 } else { 3 };
+    let busy = "echo begun; rm -f ./*3*; i=0; while :; do i=$((i+1)); mkdir d$i; echo $i > d$i/f; mv d$i e$i; done";
+    for moment in moments().take(times) {
+        let mut program = home
+            .sandbox(&workspace, &["run", "--isolation", "vm", "--", "sh", "-c", busy])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut first = [0; 1];
+        program.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        std::thread::sleep(moment);
+        let below = descendants(program.id());
+        assert!(below.iter().any(|(_, name)| name.starts_with("qemu-system")), "{below:?}");
+        kill(program.id());
+        program.wait().unwrap();
+        eventually("nothing of it is left", || {
+            below.iter().all(|(pid, _)| !Path::new(&format!("/proc/{pid}")).exists())
+        });
+        // Whoever looks next finds it recovered.
+        let output = home.sandbox(&workspace, &["history"]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert_tree_eq(&before, &workspace.snapshot());
+    }
+    let script = ["run", "--isolation", "vm", "--", "sh", "-c", "rm -rf ./*"];
+    let output = home.sandbox(&workspace, &script).output().unwrap();
+    assert!(output.status.success() && text(&output).contains("(vm)"), "{}", text(&output));
+    assert_eq!(std::fs::read_dir(workspace.working()).unwrap().count(), 0);
+    assert!(home.sandbox(&workspace, &["undo"]).status().unwrap().success());
+    assert_tree_eq(&before, &workspace.snapshot());
+}
+
+/// SL-01, SL-06
+#[test]
+fn what_is_missing_is_one_sentence_and_a_hint_and_nothing_falls_back() {
+    let test = "what_is_missing_is_one_sentence_and_a_hint_and_nothing_falls_back";
+    let Some(ground) = Ground::find(test) else { return };
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let run = ["run", "--isolation", "vm", "--", "touch", "made"];
+    let without_qemu = home.sandbox(&workspace, &run).env("PATH", "").output().unwrap();
+    let config = home.path().join(".config/codeagent/codeagent.toml");
+    std::fs::write(&config, "[vm]\nimage = '/no/such/image'\n").unwrap();
+    let without_image = home.sandbox(&workspace, &run).output().unwrap();
+    let elsewhere = ["run", "--working-dir", "/no/such/folder", "--isolation", "vm", "--", "true"];
+    let without_folder = home.sandbox(&workspace, &elsewhere).output().unwrap();
+    // One that starts and does not become a machine.
+    let fake = home.path().join("qemu");
+    std::fs::write(&fake, "#!/bin/sh\n[ \"$1\" = --version ] && echo QEMU emulator version 7.2\n")
+        .unwrap();
+    std::fs::set_permissions(&fake, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let image = ground.image.display();
+    let written =
+        format!("[vm]\nimage = '{image}'\nqemu = '{}'\naccelerator = 'tcg'\n", fake.display());
+    std::fs::write(&config, written).unwrap();
+    let without_machine = home.sandbox(&workspace, &run).output().unwrap();
+    for (output, words) in [
+        (without_qemu, "qemu-system"),
+        (without_image, "/no/such/image"),
+        (without_folder, "/no/such/folder"),
+        (without_machine, "the guest ended before it was ready"),
+    ] {
+        let said = text(&output);
+        assert!(!output.status.success(), "{said}");
+        assert!(said.contains(words) && said.contains("hint: "), "{said}");
+    }
+    assert!(!workspace.path("made").exists());
+}
+
+/// Where the server of these tests is; an address for documentation, on the loopback interface of a
+/// network namespace that only this test has.
+const LISTED: &str = "198.51.100.7";
+const NOT_LISTED: &str = "198.51.100.8";
+const PORT: u16 = 8080;
+
+/// Answers everybody on both addresses, and counts them.
+fn serve(address: &str) -> Arc<AtomicUsize> {
+    let address: SocketAddr = format!("{address}:{PORT}").parse().unwrap();
+    let listener = TcpListener::bind(address).unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 7\r\n\r\nreached");
+        }
+    });
+    count
+}
+
+/// As root in the guest: by raw address, IPv6, DNS, and as a proxy. (`wget` without its `-T`, which is
+/// the end of Debian's busybox.)
+const PROBES: &str = r#"
+get() { printf 'GET http://elsewhere/ HTTP/1.0\r\n\r\n' | timeout 3 nc "$1" "$2" 2>/dev/null; }
+for a in 198.51.100.8 10.0.2.2 10.0.2.3 169.254.169.254 192.168.0.1; do
+  for p in 8080 53 80 3128; do get $a $p | grep . && echo "OUT $a $p"; done
+done
+ip -6 addr add 2001:db8::2/64 dev eth0 2>/dev/null
+get 2001:db8::1 8080 | grep . && echo OUT v6
+get ::ffff:198.51.100.8 8080 | grep . && echo OUT mapped
+timeout 3 nslookup example.org 198.51.100.8 2>/dev/null | grep -q Name: && echo OUT dns
+timeout 3 nslookup example.org 2>/dev/null | grep -q Name: && echo OUT dns
+timeout 3 wget -q -O - http://198.51.100.8:8080/ && echo OUT wget
+timeout 3 wget -q -O - http://example.org:8080/ && echo OUT wget by name
+http_proxy=http://198.51.100.8:8080 timeout 3 wget -q -O - http://example.org/ && echo OUT by proxy
+echo probed"#;
+
+#[test]
+fn a_guest_reaches_what_is_listed_and_nothing_else() {
+    let test = "a_guest_reaches_what_is_listed_and_nothing_else";
+    let Some(ground) = Ground::find(test) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "only root can make a network for it");
+    }
+    if let Err(error) = have_a_network_of_ones_own() {
+        return skip(test, &error);
+    }
+    let (listed, not_listed) = (serve(LISTED), serve(NOT_LISTED));
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let ask = format!(r"printf 'GET / HTTP/1.0\r\n\r\n' | timeout 20 nc {LISTED} {PORT}; {PROBES}");
+    let rule = format!("{LISTED}:{PORT}");
+    let allowlist = ["run", "--isolation", "vm", "--allow-host", &rule, "--", "sh", "-c", &ask];
+    let output = home.sandbox(&workspace, &allowlist).output().unwrap();
+    let said = text(&output);
+    assert!(said.contains("reached") && said.contains("probed"), "{said}");
+    assert!(!said.contains("OUT"), "{said}");
+    assert_eq!(listed.load(Ordering::SeqCst), 1);
+    assert_eq!(not_listed.load(Ordering::SeqCst), 0);
+    // What was blocked is told, with how to allow it.
+    assert!(said.contains(NOT_LISTED), "{said}");
+
+    let disabled = ["run", "--isolation", "vm", "--network", "disabled", "--", "sh", "-c", &ask];
+    let output = home.sandbox(&workspace, &disabled).output().unwrap();
+    let said = text(&output);
+    assert!(
+        said.contains("probed") && !said.contains("OUT") && !said.contains("reached"),
+        "{said}"
+    );
+    assert_eq!((listed.load(Ordering::SeqCst), not_listed.load(Ordering::SeqCst)), (1, 0));
+}
+
+/// An open network is that of the host, its own services included; the folder is as in any other.
+#[test]
+fn an_open_network_leads_where_the_host_can_go() {
+    let test = "an_open_network_leads_where_the_host_can_go";
+    let Some(ground) = Ground::find(test) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "only root can make a network for it");
+    }
+    if let Err(error) = have_a_network_of_ones_own() {
+        return skip(test, &error);
+    }
+    let (elsewhere, host) = (serve(LISTED), serve("127.0.0.1"));
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let script = format!(
+        "wget -q -O got http://{LISTED}:{PORT}/; wget -q -O - http://10.0.2.2:{PORT}/; cat got"
+    );
+    let open = ["run", "--isolation", "vm", "--network", "open", "--", "sh", "-c", &script];
+    let output = home.sandbox(&workspace, &open).output().unwrap();
+    let said = text(&output);
+    assert!(said.contains("reachedreached"), "{said}");
+    assert_eq!((elsewhere.load(Ordering::SeqCst), host.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!(std::fs::read_to_string(workspace.path("got")).unwrap(), "reached");
+}
+
+/// Whoever does not want to wait for a guest presses Ctrl-C.
+#[test]
+fn ctrl_c_while_a_guest_boots_leaves_nothing() {
+    let Some(ground) = Ground::find("ctrl_c_while_a_guest_boots_leaves_nothing") else { return };
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let before = workspace.snapshot();
+    let run = ["run", "--isolation", "vm", "--", "sh", "-c", "rm -rf ./*"];
+    let mut program = home.sandbox(&workspace, &run).spawn().unwrap();
+    let is_booting = |(_, name): &(u32, String)| name.starts_with("qemu-system");
+    eventually("it boots", || descendants(program.id()).iter().any(is_booting));
+    let below = descendants(program.id());
+    let pid = rustix::process::Pid::from_child(&program);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(!program.wait().unwrap().success());
+    eventually("nothing of it is left", || {
+        below.iter().all(|(pid, _)| !Path::new(&format!("/proc/{pid}")).exists())
+    });
+    assert_tree_eq(&before, &workspace.snapshot());
+    let output = home.sandbox(&workspace, &["history"]).output().unwrap();
+    assert!(text(&output).contains("nothing has been recorded"), "{}", text(&output));
+}
+
+/// Files that are open cost the worker a descriptor each, and it has only so many.
+#[test]
+fn a_guest_that_takes_all_descriptors_gets_errors_and_nobody_else_does() {
+    let test = "a_guest_that_takes_all_descriptors_gets_errors_and_nobody_else_does";
+    let Some(ground) = Ground::find(test) else { return };
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(|root| fixtures::large_flat(root, 600, 20));
+    let before = workspace.snapshot();
+    let script = "tail -f file-* > /dev/null 2> /tmp/said & \
+        while ! grep -q 'open files' /tmp/said; do sleep 0.1; done; \
+        cat file-0000001 > /dev/null; kill $!; wait $!; rm -f file-*; echo left > left; ls";
+    let run = ["--nofile=400:400", PROGRAM, "run", "--isolation", "vm", "--", "sh", "-c", script];
+    let output = home.command("prlimit", &workspace, &run).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "left\n", "{}", text(&output));
+    assert!(home.sandbox(&workspace, &["undo"]).status().unwrap().success());
+    assert_tree_eq(&before, &workspace.snapshot());
+}
+
+/// With a worker, a QEMU and a guest without any privilege; files are that user's, on both sides.
+#[test]
+fn an_ordinary_user_has_a_guest_too() {
+    let test = "an_ordinary_user_has_a_guest_too";
+    let Some(ground) = Ground::find(test) else { return };
+    as_ordinary_user(test, || {
+        let home = Home::new(&ground);
+        let workspace = TempWorkspace::with_fixture(|root| {
+            fixtures::small_tree(root);
+            fixtures::symlink_tree(root);
+        });
+        let before = workspace.snapshot();
+        let run = |script: &str| {
+            let script = ["run", "--isolation", "vm", "--", "sh", "-c", script];
+            let output = home.sandbox(&workspace, &script).output().unwrap();
+            assert!(output.status.success(), "{}", text(&output));
+            text(&output)
+        };
+        let said = run("id -u; stat -c %u .; rm -rf ./*; echo mine > mine; chmod 600 mine");
+        let uid = rustix::process::geteuid().as_raw();
+        assert!(said.starts_with(&format!("{uid}\n{uid}\n")), "{said}");
+        let made = std::fs::metadata(workspace.path("mine")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&made), uid);
+        let after = workspace.snapshot();
+        for (command, expected) in [("undo", &before), ("redo", &after), ("undo", &before)] {
+            assert!(home.sandbox(&workspace, &[command]).status().unwrap().success());
+            assert_tree_eq(expected, &workspace.snapshot());
+        }
+    });
+}
+
+/// Puts this thread, and whatever it starts from here on, into a network of its own.
+fn have_a_network_of_ones_own() -> Result<(), String> {
+    #[expect(
+        deprecated,
+        reason = "what is unsafe about it are descriptor tables, and this is none"
+    )]
+    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET)
+        .map_err(|error| error.to_string())?;
+    for arguments in [
+        &["link", "set", "lo", "up"][..],
+        &["addr", "add", "198.51.100.7/32", "dev", "lo"],
+        &["addr", "add", "198.51.100.8/32", "dev", "lo"],
+    ] {
+        let status = Command::new("ip").args(arguments).status();
+        let status = status.map_err(|error| format!("ip: {error}"))?;
+        if !status.success() {
+            return Err(format!("ip {arguments:?}: {status}"));
+        }
+    }
+    Ok(())
+}

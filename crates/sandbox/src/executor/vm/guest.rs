@@ -1,0 +1,202 @@
+//! A guest that runs.
+
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use codeagent_common::StepId;
+use codeagent_control::{Exec, Line, LineError, Order, Outcome, Stream};
+use codeagent_virtiofs::{GuestOptions, Owners, connection};
+use codeagent_vm::{DeathWatch, Machine, Progress, Share, ShareServer};
+use parking_lot::Mutex;
+
+use super::plan::VmPlan;
+use crate::error::{Result, SandboxError};
+use crate::executor::SharedFolder;
+
+/// From the order to switch itself off.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+/// The shim has spoken already; what is left is its answer.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// How soon it is noticed that a folder is not served any more.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Guest {
+    line: Line,
+    /// `None`: it was ended.
+    machine: Mutex<Option<Machine>>,
+    death: DeathWatch,
+    about: String,
+    /// The processes that serve its folders, in their order.
+    workers: Vec<u32>,
+    /// Its way out, if that is filtered. Ends with the guest.
+    _network: Option<codeagent_network::link::Link>,
+}
+
+impl Guest {
+    pub(super) fn start(
+        plan: &VmPlan,
+        folders: &[SharedFolder<'_>],
+        warn: &dyn Fn(String),
+    ) -> Result<Self> {
+        let mut config = plan.machine().map_err(no_guest)?;
+        let mut workers = Vec::new();
+        for (nth, folder) in folders.iter().enumerate() {
+            let (share, worker) = share(plan, nth, folder)?;
+            config.shares.push(share);
+            workers.push(worker);
+        }
+        let (network, way_out) = plan.network().map_err(SandboxError::doing(NO_NETWORK))?;
+        config.network = network;
+        let machine = Machine::start(config, &mut |progress| {
+            if let Progress::Warning(message) = progress {
+                warn(message);
+            }
+        })
+        .map_err(no_guest)?;
+        let line = Line::over(machine.control())
+            .map_err(SandboxError::doing("cannot talk to the guest"))?;
+        line.wait_until_ready(HELLO_PATIENCE)
+            .map_err(|error| SandboxError::CommandLost(error.to_string()))?;
+        Ok(Self {
+            line,
+            death: machine.death(),
+            about: format!("QEMU {}, {}", machine.qemu().version, machine.accelerator()),
+            machine: Mutex::new(Some(machine)),
+            workers,
+            _network: way_out,
+        })
+    }
+
+    /// Why it cannot run the next command.
+    pub(super) fn reason_to_replace(&self, folders: &[SharedFolder<'_>]) -> Result<Option<String>> {
+        if let Some(death) = self.death() {
+            return Ok(Some(death));
+        }
+        if self.machine.lock().is_none() {
+            return Ok(Some("it was ended".into()));
+        }
+        let mut workers = Vec::new();
+        for folder in folders {
+            workers.push(folder.worker.hello()?.pid);
+        }
+        let served = workers == self.workers;
+        Ok((!served).then(|| "a worker that served its folders is gone".into()))
+    }
+
+    pub(super) fn run(
+        &self,
+        exec: Exec,
+        orders: Receiver<Order>,
+        output: &mut dyn FnMut(Stream, &[u8]),
+    ) -> Result<Outcome, LineError> {
+        self.line.run(exec, orders, output)
+    }
+
+    /// Does something while somebody looks whether the folders are still served. A guest whose folder
+    /// is not waits for it without end, and with it everything that wanted to write there.
+    pub(super) fn watched<T>(&self, folders: &[SharedFolder<'_>], work: impl FnOnce() -> T) -> T {
+        let (done, is_done) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    if folders.iter().any(|folder| folder.worker.is_gone()) {
+                        self.end_at_once();
+                        return;
+                    }
+                }
+            });
+            let outcome = work();
+            drop(done);
+            outcome
+        })
+    }
+
+    pub(super) fn about(&self) -> String {
+        self.about.clone()
+    }
+
+    pub(super) fn death(&self) -> Option<String> {
+        self.death.death().map(|death| death.to_string())
+    }
+
+    /// A question is open anyway: without this it holds what it is about, and nothing else.
+    pub(super) fn pause(&self) {
+        if let Some(machine) = &*self.machine.lock() {
+            let _ = machine.pause();
+        }
+    }
+
+    pub(super) fn resume(&self) {
+        if let Some(machine) = &*self.machine.lock() {
+            let _ = machine.resume(); // it has died meanwhile
+        }
+    }
+
+    pub(super) fn notify_rollback(&self, step: StepId) {
+        let _ = self.line.notify_rollback(step); // it has died meanwhile
+    }
+
+    pub(super) fn end_at_once(&self) {
+        drop(self.machine.lock().take());
+    }
+
+    pub(super) fn shut_down(&self) {
+        if let Some(machine) = self.machine.lock().take() {
+            machine.shutdown(SHUTDOWN_PATIENCE);
+        }
+    }
+}
+
+const NO_NETWORK: &str = "cannot open the way to the network";
+
+/// A folder, and the process that serves it.
+fn share(plan: &VmPlan, nth: usize, folder: &SharedFolder<'_>) -> Result<(Share, u32)> {
+    let held = folder.worker.hello()?;
+    if held.read_only != folder.read_only {
+        return Err(held_otherwise(folder, held.pid));
+    }
+    let what = "cannot connect a folder to the guest";
+    let (listener, stream): (_, UnixStream) =
+        connection(&plan.state_dir).map_err(SandboxError::doing(what))?;
+    let options = GuestOptions { owners: Some(Owners::this_user()) };
+    folder.worker.attach(&listener, None, options.encode())?;
+    let share = Share {
+        tag: format!("folder{nth}"),
+        path: folder.path.into(),
+        read_only: folder.read_only,
+        server: ShareServer::Connected(stream.into()),
+    };
+    Ok((share, held.pid))
+}
+
+/// Whoever holds a folder decides what can be written to it: root in a guest makes little of how it
+/// is mounted there.
+fn held_otherwise(folder: &SharedFolder<'_>, worker: u32) -> SandboxError {
+    let (how, other) = match folder.read_only {
+        true => ("for writing", "read-only"),
+        false => ("read-only", "for writing"),
+    };
+    SandboxError::usage(
+        format!(
+            "process {worker} holds {} {how}, so that no guest can have it {other}",
+            folder.path.display()
+        ),
+        "end that process first, or use --isolation namespace",
+    )
+}
+
+pub(super) fn no_guest(error: codeagent_vm::VmError) -> SandboxError {
+    let hint = match error {
+        codeagent_vm::VmError::DiskOfOtherImage { .. } => {
+            "`sandbox guest reset` throws away what was installed there, and nothing of the folder"
+        }
+        _ => "`sandbox doctor` says what this machine lacks; --isolation namespace needs no guest",
+    };
+    SandboxError::Isolation {
+        isolation: crate::executor::Isolation::Vm,
+        reason: error.to_string(),
+        hint: hint.into(),
+    }
+}

@@ -1,0 +1,151 @@
+//! Commands in a Linux guest. It begins with the session and ends with it; the folders reach it
+//! through their workers, so what commands do there is recorded before it happens.
+
+mod guest;
+mod plan;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use codeagent_common::StepId;
+use codeagent_control::{LineError, Outcome};
+use codeagent_namespace::{Steps, View};
+use parking_lot::Mutex;
+
+use super::{Executor, Isolation, Ran, SharedFolder, Work};
+use crate::error::{Result, SandboxError, lost};
+use guest::Guest;
+pub(crate) use plan::{GuestNetwork, VmPlan, facts};
+
+#[derive(Debug)]
+pub struct VmExecutor {
+    plan: VmPlan,
+    guest: Mutex<Option<Arc<Guest>>>,
+    /// Questions that are open.
+    holds: Mutex<usize>,
+}
+
+impl VmExecutor {
+    pub(crate) fn new(plan: VmPlan) -> Self {
+        Self { plan, guest: Mutex::default(), holds: Mutex::default() }
+    }
+
+    /// The guest that runs, or a new one: the last may have died, or have lost a folder with the
+    /// worker that served it.
+    fn guest(&self, folders: &[SharedFolder<'_>], warn: &dyn Fn(String)) -> Result<Arc<Guest>> {
+        let mut current = self.guest.lock();
+        if let Some(guest) = current.take() {
+            match guest.reason_to_replace(folders)? {
+                None => return Ok(Arc::clone(current.insert(guest))),
+                Some(reason) => {
+                    warn(format!("the guest is started again: {reason}"));
+                    // With it goes whatever still runs in it.
+                    guest.end_at_once();
+                }
+            }
+        }
+        let guest = Guest::start(&self.plan, folders, warn)?;
+        Ok(Arc::clone(current.insert(Arc::new(guest))))
+    }
+
+    /// Whatever still runs in it must not write to the folders any more.
+    fn give_up(&self, guest: &Arc<Guest>) {
+        guest.end_at_once();
+        let mut current = self.guest.lock();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, guest)) {
+            *current = None;
+        }
+    }
+}
+
+impl Executor for VmExecutor {
+    fn isolation(&self) -> Isolation {
+        Isolation::Vm
+    }
+
+    fn begin(&self, folders: &[SharedFolder<'_>], warn: &dyn Fn(String)) -> Result<()> {
+        self.guest(folders, warn).map(drop)
+    }
+
+    fn run(&self, work: Work<'_>) -> Result<Ran> {
+        let guest = self.guest(work.shared, work.warn)?;
+        let steps = match work.background {
+            true => Steps::ambient(work.folders),
+            false => Steps::open(work.folders, &work.exec.label(), View::Live)?,
+        };
+        let (exec, orders, output) = (work.exec, work.orders, work.output);
+        let ran = guest.watched(work.shared, || guest.run(exec, orders, output));
+        let outcome = match ran {
+            Ok(outcome @ Outcome::Completed { .. }) => outcome,
+            Ok(Outcome::NotStarted { code, message }) => {
+                return Err(lost(Outcome::NotStarted { code, message }));
+            }
+            other => {
+                // Before the steps are taken back.
+                let reason = guest.death().unwrap_or_else(|| match other {
+                    Ok(Outcome::Unresponsive) => "it did not end the command".into(),
+                    Ok(_) => "it does not answer".into(),
+                    Err(LineError::Control(error)) => error.to_string(),
+                    Err(LineError::Io(error)) => error.to_string(),
+                });
+                self.give_up(&guest);
+                return Err(SandboxError::CommandLost(format!("the guest was lost: {reason}")));
+            }
+        };
+        let ended = Instant::now();
+        let steps = steps.close(work.folders, &outcome)?;
+        Ok(Ran {
+            outcome,
+            steps,
+            view: Some(View::Live),
+            other_view: None,
+            not_undoable: None,
+            confined: true,
+            committed_in: ended.elapsed(),
+        })
+    }
+
+    fn hold(&self) -> bool {
+        let mut holds = self.holds.lock();
+        *holds += 1;
+        if *holds == 1
+            && let Some(guest) = &*self.guest.lock()
+        {
+            guest.pause();
+        }
+        true
+    }
+
+    fn go_on(&self) {
+        let mut holds = self.holds.lock();
+        *holds = holds.saturating_sub(1);
+        if *holds == 0
+            && let Some(guest) = &*self.guest.lock()
+        {
+            guest.resume();
+        }
+    }
+
+    fn rolled_back(&self, step: StepId) {
+        if let Some(guest) = &*self.guest.lock() {
+            guest.notify_rollback(step);
+        }
+    }
+
+    fn about(&self) -> Option<String> {
+        self.guest.lock().as_ref().map(|guest| guest.about())
+    }
+
+    fn end(&self) {
+        let guest = self.guest.lock().take();
+        if let Some(guest) = guest {
+            guest.shut_down();
+        }
+    }
+}
+
+/// Forgets what commands have changed in the guest itself.
+pub(crate) fn forget(state_dir: &Path) -> std::io::Result<()> {
+    codeagent_vm::discard_disk(&plan::disk_in(state_dir))
+}

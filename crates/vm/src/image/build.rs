@@ -1,0 +1,181 @@
+//! Building an image, for `cargo xtask build-guest` and `sandbox guest build`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use codeagent_control::PROTOCOL_VERSION;
+
+use super::lock::{self, Locked};
+use super::packages::{Apt, sha256_of, unpack};
+use super::recipe::{self, Flavour};
+use super::{GuestImage, INITRAMFS, KERNEL, MANIFEST, Manifest, ROOT, initramfs, kernel, root};
+use crate::error::{Result, VmError};
+use crate::hardware::Architecture;
+
+#[derive(Debug, Clone)]
+pub struct BuildRequest {
+    pub flavour: Flavour,
+    pub architecture: Architecture,
+    /// The directory of all images; this one gets a directory in it.
+    pub images_dir: PathBuf,
+    /// Where packages are kept from one build to the next.
+    pub cache_dir: PathBuf,
+    /// Where apt finds Debian, as it wants it written; what this machine knows of it, if not given.
+    pub sources: Option<PathBuf>,
+    /// `codeagent-guest`, linked statically for that architecture.
+    pub init: PathBuf,
+    pub lock: LockMode,
+    /// A root file system that is there already, of the packages of the lock, stays: it takes
+    /// minutes to make.
+    pub keep_root: bool,
+}
+
+/// Whether the versions of packages are given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockMode {
+    /// Exactly those that this program was built with.
+    Exact,
+    /// The newest ones; what they were is written to this file.
+    Newest(PathBuf),
+}
+
+/// What is being done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BuildProgress {
+    Fetching {
+        package: String,
+        version: String,
+    },
+    UnpackingKernel,
+    PackingInitramfs,
+    /// A line of what the program says that installs the root file system.
+    InstallingRoot(String),
+    PackingRoot,
+}
+
+/// Builds an image, in place of one that is there.
+pub fn build(
+    request: &BuildRequest,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> Result<GuestImage> {
+    let dir = GuestImage::dir_in(&request.images_dir, request.flavour, request.architecture);
+    build_in(request, &dir, progress).map_err(|error| VmError::Build(error.to_string()))?;
+    GuestImage::open(dir)
+}
+
+fn build_in(
+    request: &BuildRequest,
+    dir: &Path,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> io::Result<()> {
+    let apt = Apt::new(request)?;
+    let packages = boot_packages(request, &apt)?;
+    let [kernel_package, busybox_package] = &packages[..] else {
+        return Err(io::Error::other("the lock does not name a kernel and busybox"));
+    };
+    let mut fetched = |package: &Locked| {
+        let (name, version) = (package.name.clone(), package.version.clone());
+        progress(BuildProgress::Fetching { package: name, version });
+        apt.fetch(package)
+    };
+    let (kernel_deb, busybox_deb) = (fetched(kernel_package)?, fetched(busybox_package)?);
+
+    fs::create_dir_all(dir)?;
+    let unpacked = tempfile::Builder::new().prefix(".unpacked-").tempdir_in(&request.images_dir)?;
+    progress(BuildProgress::UnpackingKernel);
+    unpack(&kernel_deb, &["*/vmlinuz-*"], unpacked.path())?;
+    unpack(&kernel_deb, recipe::MODULE_PATHS, unpacked.path())?;
+    unpack(&busybox_deb, &["*/busybox"], unpacked.path())?;
+    let packed = only_file_in(&unpacked.path().join("boot"))?;
+    replace(&dir.join(KERNEL), &kernel::unpacked(fs::read(packed)?, request.architecture)?)?;
+
+    progress(BuildProgress::PackingInitramfs);
+    let busybox = unpacked.path().join("bin/busybox");
+    let modules = unpacked.path().join("lib/modules");
+    let bytes = initramfs::build(&request.init, &busybox, &modules, request.flavour)?;
+    replace(&dir.join(INITRAMFS), &bytes)?;
+
+    let mut all_packages = packages.clone();
+    if request.flavour.has_root() {
+        all_packages.extend(match kept_root(request, dir)? {
+            Some(packages) => packages,
+            None => root::build(request, &apt, &dir.join(ROOT), progress)?,
+        });
+    }
+    if let LockMode::Newest(file) = &request.lock {
+        fs::write(file, lock::render(&all_packages))?;
+    }
+    let manifest = Manifest {
+        flavour: request.flavour,
+        architecture: request.architecture,
+        protocol: PROTOCOL_VERSION,
+        packages: all_packages.iter().map(ToString::to_string).collect(),
+        kernel_sha256: sha256_of(&dir.join(KERNEL))?,
+        initramfs_sha256: sha256_of(&dir.join(INITRAMFS))?,
+        root_sha256: request.flavour.has_root().then(|| sha256_of(&dir.join(ROOT))).transpose()?,
+    };
+    replace(&dir.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)
+}
+
+/// What is in the root file system that is there, if it may stay.
+fn kept_root(request: &BuildRequest, dir: &Path) -> io::Result<Option<Vec<Locked>>> {
+    if !request.keep_root || request.lock != LockMode::Exact {
+        return Ok(None);
+    }
+    let Ok(image) = GuestImage::open(dir) else { return Ok(None) };
+    let locked = lock::parse(lock_text(request)?)?;
+    let names = locked.iter().map(ToString::to_string);
+    let is_of_the_lock = image.manifest().packages.iter().cloned().eq(names);
+    let is_whole = || sha256_of(&dir.join(ROOT)).is_ok_and(|sha256| image.id() == sha256);
+    Ok((is_of_the_lock && is_whole()).then(|| locked[2..].to_vec()))
+}
+
+/// The kernel and busybox, the first lines of every lock.
+fn boot_packages(request: &BuildRequest, apt: &Apt<'_>) -> io::Result<Vec<Locked>> {
+    match request.lock {
+        LockMode::Exact => {
+            let mut packages = lock::parse(lock_text(request)?)?;
+            packages.truncate(2);
+            Ok(packages)
+        }
+        LockMode::Newest(_) => {
+            apt.update()?;
+            let kernel = apt.newest_kernel(recipe::kernel_package(request.architecture))?;
+            Ok(vec![kernel, apt.newest(recipe::BUSYBOX_PACKAGE)?])
+        }
+    }
+}
+
+pub(super) fn lock_text(request: &BuildRequest) -> io::Result<&'static str> {
+    match (request.flavour, request.architecture) {
+        (Flavour::Minimal, Architecture::X86_64) => {
+            Ok(include_str!("../../../../guest/locks/minimal-x86_64.lock"))
+        }
+        (Flavour::Dev, Architecture::X86_64) => {
+            Ok(include_str!("../../../../guest/locks/dev-x86_64.lock"))
+        }
+        (Flavour::Minimal, Architecture::Aarch64) => {
+            Ok(include_str!("../../../../guest/locks/minimal-aarch64.lock"))
+        }
+        (Flavour::Dev, Architecture::Aarch64) => Err(io::Error::other(
+            "nothing is locked for it on aarch64 yet: build it with the newest packages",
+        )),
+    }
+}
+
+/// Written aside first, so that no machine ever starts half a file.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+    file.write_all(content)?;
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.as_file().set_permissions(readable)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+fn only_file_in(dir: &Path) -> io::Result<PathBuf> {
+    let entry = fs::read_dir(dir)?.next().transpose()?;
+    entry.map(|entry| entry.path()).ok_or_else(|| io::Error::other("the package has no kernel"))
+}
