@@ -122,10 +122,9 @@ impl Mount {
             session.join()?; // somebody else has unmounted
             return Ok(Unmounted::Cleanly);
         }
-        match stale::unmount(&self.mount_point, false) {
-            Ok(()) => session.join().map(|()| Unmounted::Cleanly),
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                stale::unmount(&self.mount_point, true)?;
+        match stale::take_away(&self.mount_point) {
+            Ok(Unmounted::Cleanly) => session.join().map(|()| Unmounted::Cleanly),
+            Ok(Unmounted::WhileInUse) => {
                 // It ends with its last user; to unmount again could hit a mount below.
                 std::mem::forget(session);
                 Ok(Unmounted::WhileInUse)

@@ -4,11 +4,16 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::claim::resolved;
+use crate::mounted::Unmounted;
+
+/// For so long a mount in use may be in use by somebody who only had a look, as `df` has.
+const GLANCE: Duration = Duration::from_millis(300);
 
 /// Takes away what a server that died has left at `path`, if anything.
 pub fn recover(path: &Path) -> io::Result<bool> {
@@ -60,6 +65,19 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Takes a mount away, whoever uses it; those who do can go on until they close their files.
+pub(crate) fn take_away(path: &Path) -> io::Result<Unmounted> {
+    let deadline = Instant::now() + GLANCE;
+    loop {
+        match unmount(path, false) {
+            Ok(()) => return Ok(Unmounted::Cleanly),
+            Err(error) if error.kind() != io::ErrorKind::ResourceBusy => return Err(error),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(GLANCE / 100),
+            Err(_) => return unmount(path, true).map(|()| Unmounted::WhileInUse),
+        }
+    }
 }
 
 /// Takes a mount away; `lazy` also takes away what is still in use.

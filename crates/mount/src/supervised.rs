@@ -184,18 +184,12 @@ impl Supervised {
     }
 
     fn stop(&self, serving: Serving) -> io::Result<Unmounted> {
-        let (how, patience) = match stale::unmount(&self.point, false) {
-            Ok(()) => (Unmounted::Cleanly, PATIENCE),
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                stale::unmount(&self.point, true)?;
-                (Unmounted::WhileInUse, Duration::ZERO)
-            }
+        let how = match stale::take_away(&self.point) {
             // Somebody else was quicker.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                (Unmounted::Cleanly, PATIENCE)
-            }
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Unmounted::Cleanly,
+            how => how?,
         };
+        let patience = if how == Unmounted::Cleanly { PATIENCE } else { Duration::ZERO };
         serving.worker.end(patience)?;
         Ok(how)
     }

@@ -76,6 +76,24 @@ fn a_mount_in_use_is_taken_away_all_the_same() {
     assert_eq!(text, "two");
 }
 
+/// As `df` has one, which would otherwise leave the undo log locked.
+#[test]
+fn whoever_only_has_a_look_at_a_mount_is_waited_for() {
+    if !can_mount("whoever_only_has_a_look_at_a_mount_is_waited_for") {
+        return;
+    }
+    let Mounted { mount, workspace, point } = Mounted::new(two_files);
+    let look = fs::File::open(mount.mount_point()).unwrap();
+    let looking = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        drop(look);
+    });
+    assert_eq!(mount.unmount().unwrap(), Unmounted::Cleanly);
+    assert!(!is_mount(point.path()));
+    drop(steps(&workspace));
+    looking.join().unwrap();
+}
+
 #[test]
 fn undo_is_seen_at_once_through_the_mount() {
     if !can_mount("undo_is_seen_at_once_through_the_mount") {
