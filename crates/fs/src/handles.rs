@@ -53,7 +53,8 @@ impl Handles {
         open().inspect_err(|_| self.closed())
     }
 
-    pub(crate) fn closed(&self) {
+    /// One that was admitted is none any more.
+    fn closed(&self) {
         self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -97,12 +98,20 @@ impl Handles {
         self.writable.write().insert(handle, open);
     }
 
-    /// What it was open for writing on, if it was.
-    pub(crate) fn forget(&self, handle: u64) -> Option<Writable> {
-        self.all.lock().remove(&handle);
+    /// A handle that the client gives up, and what it was open for writing on, if it was. Those of
+    /// other clients are not its to close.
+    pub(crate) fn close(&self, handle: u64, open: Handle) -> io::Result<Option<Writable>> {
+        {
+            let mut all = self.all.lock();
+            if all.get(&handle) != Some(&open) {
+                return Err(bad_descriptor());
+            }
+            all.remove(&handle);
+        }
+        self.closed();
         // Most are not, and keep nobody waiting.
         let is_writable = self.writable.read().contains_key(&handle);
-        is_writable.then(|| self.writable.write().remove(&handle)).flatten()
+        Ok(is_writable.then(|| self.writable.write().remove(&handle)).flatten())
     }
 
     /// What is behind a handle that this inode was opened with for writing.
@@ -154,6 +163,7 @@ mod tests {
     #[test]
     fn files_are_known_by_their_inodes_until_their_last_handle_is_closed() {
         let handles = Handles::new(10);
+        handles.open.store(3, Ordering::Relaxed);
         let file = FileId { device: 1, inode: 70 };
         let open = Writable { inode: 7, file, inspected: false };
         for (handle, inode) in [(1, 7), (2, 7), (3, 8)] {
@@ -164,10 +174,13 @@ mod tests {
         assert_eq!(handles.writable(7, 2).ok(), Some(open));
         assert!(handles.writable(8, 2).is_err(), "another file's handle");
         assert!(handles.writable(7, 1).is_err(), "a handle for reading");
-        assert_eq!(handles.forget(2), Some(open));
+        let of = |inode| Handle { inode, is_dir: false };
+        assert!(handles.close(2, of(8)).is_err(), "another file's handle");
+        assert!(handles.close(9, of(7)).is_err(), "another client's handle");
+        assert_eq!(handles.close(2, of(7)).unwrap(), Some(open));
         assert!(handles.writable(7, 2).is_err(), "closed");
         assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![]));
-        assert_eq!(handles.forget(1), None);
+        assert_eq!(handles.close(1, of(7)).unwrap(), None);
         assert_eq!(handles.files(), [8]);
     }
 }

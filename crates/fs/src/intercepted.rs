@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use codeagent_interceptor::{Entered, FileId, Mutation, Permit, UndoError, WriteInterceptor};
+use codeagent_interceptor::{
+    Entered, FileId, Mutation, Permit, UndoError, Whereabouts, WriteInterceptor,
+};
 use parking_lot::RwLock;
 use rustix::fs::{Mode, OFlags};
 use rustix::process::Resource;
@@ -18,7 +20,7 @@ use virtiofsd::filesystem::{Context, Entry, FileSystem, FsOptions};
 use virtiofsd::fuse::Attr;
 use virtiofsd::passthrough::{CachePolicy, Config, NegotiationMode, PassthroughFs};
 
-use crate::handles::{Handles, Writable, Writers};
+use crate::handles::{Handle, Handles, Writable, Writers};
 use crate::host_file;
 use crate::in_flight::{InFlight, Mutating};
 use crate::paths::{ClientId, Name, PathMap};
@@ -158,15 +160,16 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     pub fn new(config: &FsConfig, interceptor: Arc<I>) -> io::Result<Self> {
         let Plain { fs, root } = Plain::new(config)?;
         let offered = fs.init(CAPABLE)?;
+        let FileId { device, inode: number } = FileId::of(&root)?;
         let shared = Shared {
             fs,
-            paths: PathMap::new(),
+            paths: PathMap::new(number),
             in_flight: InFlight::default(),
             names: RwLock::new(()),
             writers: Writers::default(),
             next_client: AtomicU32::new(1),
             offered,
-            device: FileId::of(&root)?.device,
+            device,
             cache: config.cache,
             root,
         };
@@ -292,11 +295,12 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         self.handles.remember(handle, open);
     }
 
-    pub(crate) fn closed(&self, handle: u64) {
-        if let Some(open) = self.handles.forget(handle) {
+    /// The client has closed it, or will never hear of it.
+    pub(crate) fn closed(&self, handle: u64, open: Handle) -> io::Result<()> {
+        if let Some(open) = self.handles.close(handle, open)? {
             self.shared.writers.remove(open.inode);
         }
-        self.handles.closed();
+        Ok(())
     }
 
     /// Gives back what the client has: it has gone, or begins anew.
@@ -332,9 +336,23 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         }
     }
 
-    pub(crate) fn ask(&self, mutation: &Mutation<'_>) -> io::Result<Permit<'_>> {
+    /// For a mutation in a directory that the client knows, whatever that is called by now.
+    pub(crate) fn ask_within(
+        &self,
+        parent: u64,
+        mutation: &Mutation<'_>,
+    ) -> io::Result<Permit<'_>> {
+        let dir = self.shared.paths.number(parent);
+        self.ask(mutation, Whereabouts { dir, ..Whereabouts::default() })
+    }
+
+    pub(crate) fn ask(
+        &self,
+        mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
+    ) -> io::Result<Permit<'_>> {
         self.interceptor
-            .before(mutation)
+            .before_at(mutation, whereabouts)
             .map_err(|error| io::Error::from_raw_os_error(error.errno()))
     }
 }

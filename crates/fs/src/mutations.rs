@@ -5,15 +5,18 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use codeagent_common::{EntryKind, RelPath, RelPathBuf};
-use codeagent_interceptor::{FileId, FileRef, Mutation, OpenFile, Permit, WriteInterceptor};
+use codeagent_interceptor::{
+    FileId, FileRef, Mutation, OpenFile, Permit, Whereabouts, WriteInterceptor,
+};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use virtiofsd::filesystem::{Context, Entry, Extensions, FileSystem, OpenOptions, SetattrValid};
 use virtiofsd::fuse::SetattrIn;
 
-use crate::handles::Writable;
+use crate::handles::{Handle, Writable};
 use crate::host_file::{self, Opened};
-use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
+use crate::intercepted::{InterceptedFs, finish, has, read_only};
 use crate::names::check_name;
+use crate::paths::Found;
 
 /// How long a file that was closed may still seem open.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -43,7 +46,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let _mutating = self.begin()?;
         let _names = self.shared.names.read();
         let path = self.shared.paths.child(parent, name.to_bytes())?;
-        let permit = self.ask(&mutation(path.as_path()))?;
+        let permit = self.ask_within(parent, &mutation(path.as_path()))?;
         self.made(ctx, (parent, name), permit, host())
     }
 
@@ -57,7 +60,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let _mutating = self.begin()?;
         let _names = self.shared.names.read();
         let path = self.shared.paths.child(parent, name.to_bytes())?;
-        let permit = self.ask(&mutation(path.as_path()))?;
+        let permit = self.ask_within(parent, &mutation(path.as_path()))?;
         let outcome = if permit.performed() { Ok(()) } else { host() };
         if outcome.is_ok() {
             self.shared.paths.removed(parent, name.to_bytes());
@@ -81,7 +84,8 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let _mutating = self.begin()?;
         let _names = self.shared.names.read();
         let path = self.shared.paths.child(parent, name.to_bytes())?;
-        let permit = self.ask(&Mutation::Create { path: path.as_path(), kind: EntryKind::File })?;
+        let create = Mutation::Create { path: path.as_path(), kind: EntryKind::File };
+        let permit = self.ask_within(parent, &create)?;
         // Exclusive whatever the client wants: an existing file is not the interceptor's creation.
         let exclusive = flags | libc::O_EXCL as u32;
         let create = || {
@@ -91,7 +95,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             Ok(created) => created,
             Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
         };
-        self.shared.paths.made(self.client, (parent, name.to_bytes()), (entry.inode, false))?;
+        self.shared.paths.made(self.client, (parent, name.to_bytes()), Found::of(&entry))?;
         if let Some(handle) = handle {
             self.handles.opened(handle, entry.inode);
             let file = host_file::id_behind_handle(&self.shared.fs, ctx, entry.inode, handle)?;
@@ -176,8 +180,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             Ok(entry) => entry,
             Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
         };
-        let what = (entry.inode, is_dir(&entry));
-        self.shared.paths.made(self.client, (parent, name.to_bytes()), what)?;
+        self.shared.paths.made(self.client, (parent, name.to_bytes()), Found::of(&entry))?;
         permit.done();
         Ok(entry)
     }
@@ -226,7 +229,10 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         mutation: impl Fn(FileRef<'_>) -> Mutation<'_>,
     ) -> io::Result<Permit<'_>> {
         let path = self.shared.paths.path(inode)?;
-        self.ask(&mutation(FileRef { path: path.as_path(), open }))
+        // An open file says itself which one it is.
+        let file = if open.is_none() { self.shared.paths.number(inode) } else { None };
+        let whereabouts = Whereabouts { file, ..Whereabouts::default() };
+        self.ask(&mutation(FileRef { path: path.as_path(), open }), whereabouts)
     }
 
     /// Opens a file that exists. Truncation is a mutation of its own, with the open file at hand.
@@ -273,8 +279,9 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
 
     /// No client has heard of the handle.
     fn close_again(&self, ctx: Context, inode: u64, handle: u64) {
-        let _ = self.shared.fs.release(ctx, inode, 0, handle, false, false, None);
-        self.closed(handle);
+        if self.closed(handle, Handle { inode, is_dir: false }).is_ok() {
+            let _ = self.shared.fs.release(ctx, inode, 0, handle, false, false, None);
+        }
     }
 
     fn truncate_opened(

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use codeagent_common::EntryKind;
-use codeagent_interceptor::{Allocation, Mutation, RenameMode, WriteInterceptor};
+use codeagent_interceptor::{Allocation, Mutation, RenameMode, Whereabouts, WriteInterceptor};
 use virtiofsd::filesystem::{
     Context, Entry, Extensions, FileSystem, FsOptions, GetxattrReply, ListxattrReply, OpenOptions,
     SerializableFileSystem, SetattrValid, SetxattrFlags, ZeroCopyReader, ZeroCopyWriter,
@@ -13,9 +13,10 @@ use virtiofsd::filesystem::{
 use virtiofsd::fuse;
 use virtiofsd::passthrough::PassthroughFs;
 
-use crate::handles::Writable;
-use crate::intercepted::{InterceptedFs, finish, has, is_dir, read_only};
+use crate::handles::{Handle, Writable};
+use crate::intercepted::{InterceptedFs, finish, has, read_only};
 use crate::names::{check_attribute_name, check_name, invalid, is_acl};
+use crate::paths::Found;
 use crate::privileges::Ordinary;
 use crate::thread;
 
@@ -80,8 +81,8 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             if entry.attr.nlink > 1 {
                 self.count_names(ctx, entry.inode, &mut entry.attr);
             }
-            let what = (entry.inode, is_dir(&entry));
-            match self.shared.paths.found(self.client, since, (parent, name.to_bytes()), what) {
+            let name = (parent, name.to_bytes());
+            match self.shared.paths.found(self.client, since, name, Found::of(&entry)) {
                 Ok(true) => return Ok(entry),
                 Ok(false) => self.shared.fs.forget(ctx, entry.inode, 1),
                 Err(error) => {
@@ -186,9 +187,8 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     }
 
     fn releasedir(&self, ctx: Context, inode: u64, flags: u32, handle: u64) -> io::Result<()> {
-        self.shared.fs.releasedir(ctx, inode, flags, handle)?;
-        self.closed(handle);
-        Ok(())
+        self.closed(handle, Handle { inode, is_dir: true })?;
+        self.shared.fs.releasedir(ctx, inode, flags, handle)
     }
 
     fn open(
@@ -211,9 +211,8 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         flock_release: bool,
         lock_owner: Option<u64>,
     ) -> io::Result<()> {
-        self.shared.fs.release(ctx, inode, flags, handle, flush, flock_release, lock_owner)?;
-        self.closed(handle);
-        Ok(())
+        self.closed(handle, Handle { inode, is_dir: false })?;
+        self.shared.fs.release(ctx, inode, flags, handle, flush, flock_release, lock_owner)
     }
 
     fn create(
@@ -303,7 +302,10 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         let existing = self.shared.paths.path(inode)?;
         let path = self.shared.paths.child(parent, name.to_bytes())?;
         let (existing, path) = (Some(existing.as_path()), path.as_path());
-        let permit = self.ask(&Mutation::Link { existing, path })?;
+        let number = |inode| self.shared.paths.number(inode);
+        let whereabouts =
+            Whereabouts { dir: number(parent), file: number(inode), ..Whereabouts::default() };
+        let permit = self.ask(&Mutation::Link { existing, path }, whereabouts)?;
         self.made(ctx, (parent, name), permit, self.shared.fs.link(ctx, inode, parent, name))
     }
 
@@ -339,7 +341,13 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         let exchange = mode == RenameMode::Exchange;
         let names = self.hold_names(from, to, exchange)?;
         let (old, new) = (names.from.as_path(), names.to.as_path());
-        let permit = self.ask(&Mutation::Rename { from: old, to: new, mode })?;
+        let number = |inode| self.shared.paths.number(inode);
+        let whereabouts = Whereabouts {
+            dir: number(from_parent),
+            new_dir: number(to_parent),
+            ..Whereabouts::default()
+        };
+        let permit = self.ask(&Mutation::Rename { from: old, to: new, mode }, whereabouts)?;
         let renaming = self.shared.paths.renaming();
         let outcome = self.shared.fs.rename(ctx, from_parent, from_name, to_parent, to_name, flags);
         if outcome.is_ok() {

@@ -14,7 +14,9 @@ use std::time::Duration;
 use codeagent_common::RelPathBuf;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
+use virtiofsd::filesystem::Entry;
 
+use crate::intercepted::is_dir;
 use crate::names::bad_descriptor;
 
 type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
@@ -64,6 +66,8 @@ struct Tables {
 #[derive(Debug, Default)]
 struct Node {
     is_dir: bool,
+    /// The inode number on the host.
+    number: u64,
     /// How often each client was told of it; it forgets as often. Most have one client.
     lookups: SmallVec<[(ClientId, AtomicU64); 1]>,
     places: Vec<Place>,
@@ -78,6 +82,21 @@ struct Place {
     name: Arc<[u8]>,
 }
 
+/// What a client is told that a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) inode: u64,
+    pub(crate) is_dir: bool,
+    /// Its inode number on the host.
+    pub(crate) number: u64,
+}
+
+impl Found {
+    pub(crate) fn of(entry: &Entry) -> Self {
+        Self { inode: entry.inode, is_dir: is_dir(entry), number: entry.attr.ino }
+    }
+}
+
 /// When a lookup began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Since(u64);
@@ -87,9 +106,10 @@ pub(crate) struct Since(u64);
 pub(crate) struct Renaming<'a>(&'a PathMap);
 
 impl PathMap {
-    pub(crate) fn new() -> Self {
+    /// With the inode number of the root.
+    pub(crate) fn new(number: u64) -> Self {
         Self {
-            tables: RwLock::new(Tables::new()),
+            tables: RwLock::new(Tables::new(number)),
             renaming: AtomicU32::new(0),
             renames: AtomicU64::new(0),
             count: AtomicUsize::new(1),
@@ -118,6 +138,11 @@ impl PathMap {
         self.tables.read().path(parent, Some(name))
     }
 
+    /// The inode number on the host of what clients know as `inode`.
+    pub(crate) fn number(&self, inode: u64) -> Option<u64> {
+        self.tables.read().nodes.get(&inode).map(|node| node.number)
+    }
+
     /// Whether this name stands for a directory; unknown names may.
     pub(crate) fn may_be_dir(&self, parent: u64, name: &[u8]) -> bool {
         let tables = self.tables.read();
@@ -142,8 +167,9 @@ impl PathMap {
         client: ClientId,
         since: Since,
         (parent, name): (u64, &[u8]),
-        (inode, is_dir): (u64, bool),
+        found: Found,
     ) -> io::Result<bool> {
+        let inode = found.inode;
         {
             let tables = self.tables.read();
             if tables.child(parent, name) == Some(inode)
@@ -159,7 +185,7 @@ impl PathMap {
         {
             return Ok(false);
         }
-        tables.add(client, (parent, name), (inode, is_dir))?;
+        tables.add(client, (parent, name), found)?;
         self.counted(&tables);
         Ok(true)
     }
@@ -169,10 +195,10 @@ impl PathMap {
         &self,
         client: ClientId,
         (parent, name): (u64, &[u8]),
-        (inode, is_dir): (u64, bool),
+        found: Found,
     ) -> io::Result<()> {
         let mut tables = self.tables.write();
-        tables.add(client, (parent, name), (inode, is_dir))?;
+        tables.add(client, (parent, name), found)?;
         self.counted(&tables);
         Ok(())
     }
@@ -297,8 +323,8 @@ impl Drop for Renaming<'_> {
 }
 
 impl Tables {
-    fn new() -> Self {
-        let root = Node { is_dir: true, ..Node::default() };
+    fn new(number: u64) -> Self {
+        let root = Node { is_dir: true, number, ..Node::default() };
         Self { nodes: Map::from_iter([(ROOT, root)]) }
     }
 
@@ -332,13 +358,14 @@ impl Tables {
         &mut self,
         client: ClientId,
         (parent, name): (u64, &[u8]),
-        (inode, is_dir): (u64, bool),
+        Found { inode, is_dir, number }: Found,
     ) -> io::Result<()> {
         if !self.nodes.contains_key(&parent) || inode == ROOT {
             return Err(bad_descriptor());
         }
         let node = self.nodes.entry(inode).or_default();
         node.is_dir = is_dir;
+        node.number = number;
         match node.of(client) {
             Some(lookups) => {
                 lookups.fetch_add(1, Ordering::Relaxed);

@@ -52,6 +52,27 @@ fn a_directory_that_one_renames_has_its_new_path_for_the_other() {
 }
 
 #[test]
+fn no_client_closes_what_another_has_open() {
+    let workspace = workspace();
+    let (_engine, one, other) = clients(&workspace);
+    let dir = one.lookup(ctx(), ROOT_ID, c"dir").unwrap().inode;
+    let inner = one.lookup(ctx(), dir, c"inner").unwrap().inode;
+    let file = one.open(ctx(), inner, false, libc::O_RDWR as u32).unwrap().0.unwrap();
+    let listing = one.opendir(ctx(), dir, 0).unwrap().0.unwrap();
+    let release = |client: &Fs| client.release(ctx(), inner, 0, file, false, false, None);
+    let bad = |outcome: std::io::Result<()>| {
+        assert_eq!(outcome.unwrap_err().raw_os_error(), Some(libc::EBADF));
+    };
+    bad(release(&other));
+    bad(other.releasedir(ctx(), dir, 0, listing));
+    one.fsync(ctx(), inner, false, file).unwrap();
+    one.fsyncdir(ctx(), dir, false, listing).unwrap();
+    release(&one).unwrap();
+    one.releasedir(ctx(), dir, 0, listing).unwrap();
+    bad(release(&one));
+}
+
+#[test]
 fn what_a_client_had_is_given_back_when_it_goes_and_when_it_begins_anew() {
     let workspace = workspace();
     let (_engine, one, other) = clients(&workspace);

@@ -134,6 +134,18 @@ pub enum Mutation<'a> {
     },
 }
 
+/// What a mutation really works on, where a front end has that open and knows names only by what it
+/// has seen of them: somebody else, or an undo, may have renamed it since. Inode numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// The directory of the name; of the old one, for a rename.
+    pub dir: Option<u64>,
+    /// The directory of the new name of a rename.
+    pub new_dir: Option<u64>,
+    /// The file that gets a further name, or that changes without being open.
+    pub file: Option<u64>,
+}
+
 /// A mutation is on its way for as long as this lives.
 #[derive(Debug, Default)]
 #[must_use = "it is to be kept until the mutation is done"]
@@ -161,7 +173,17 @@ pub trait WriteInterceptor: Send + Sync {
     /// On success the front end carries the mutation out (unless [`Permit::performed`] says that
     /// it has happened already) and then tells the permit how it went. It holds one permit at a
     /// time in each thread.
-    fn before<'e>(&'e self, mutation: &Mutation<'_>) -> Result<Permit<'e>>;
+    fn before<'e>(&'e self, mutation: &Mutation<'_>) -> Result<Permit<'e>> {
+        self.before_at(mutation, Whereabouts::default())
+    }
+
+    /// As [`WriteInterceptor::before`]. Refused with ESTALE if the names of the mutation lead
+    /// somewhere else than where it would happen.
+    fn before_at<'e>(
+        &'e self,
+        mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
+    ) -> Result<Permit<'e>>;
 
     /// The short way for a write to a file that this step has captured already.
     /// `None`: take the long way through [`WriteInterceptor::before`].

@@ -19,7 +19,8 @@ pub use error::{Result, UndoError};
 pub use events::{EngineEvent, EventSink, IgnoreEvents};
 pub use file_id::FileId;
 pub use interceptor::{
-    Allocation, BorrowedFile, Entered, FileRef, Mutation, OpenFile, RenameMode, WriteInterceptor,
+    Allocation, BorrowedFile, Entered, FileRef, Mutation, OpenFile, RenameMode, Whereabouts,
+    WriteInterceptor,
 };
 pub use permit::Permit;
 

@@ -173,6 +173,11 @@ impl FileSystem for GuestView {
         umask: u32,
         extensions: Extensions,
     ) -> io::Result<Entry> {
+        let is_device = matches!(mode & libc::S_IFMT, libc::S_IFCHR | libc::S_IFBLK);
+        if is_device && self.owners.is_some() {
+            // It would be a device of the host, whoever opens it there.
+            return Err(io::Error::from_raw_os_error(libc::EPERM));
+        }
         let extensions = self.extensions(extensions);
         let made = self.fs.mknod(self.asker(ctx), parent, name, mode, rdev, umask, extensions);
         made.map(|entry| self.seen_entry(entry))

@@ -11,6 +11,7 @@ use codeagent_virtiofs::{GuestOptions, Ids, Owners};
 use forge::Served;
 
 const SETATTR: u32 = 4;
+const MKNOD: u32 = 8;
 const MKDIR: u32 = 9;
 /// Where an entry, and an answer with attributes, say whose it is.
 const OWNER_OF_ENTRY: usize = 40 + 68;
@@ -40,6 +41,24 @@ fn whoever_makes_something_it_is_the_persons_and_is_seen_as_the_guest_users() {
     assert_eq!((errno, ids(&answer, OWNER_OF_ATTRIBUTES)), (0, guest));
     let meta = fs::metadata(served.workspace.path("made")).unwrap();
     assert_eq!(Ids { uid: meta.uid(), gid: meta.gid() }, owners.host);
+}
+
+/// Whoever opens it outside has a device of the host.
+#[test]
+fn a_guest_makes_no_devices() {
+    let mut served =
+        Served::start_with(GuestOptions { owners: Some(Owners::this_user()) }, |_, _| {});
+    let mut make = |mode: u32, device: u32, name: &[u8]| {
+        let fields = [mode | 0o666, device, 0, 0];
+        let body: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+        served.driver.ask(MKNOD, 1, &[&body, name, b"\0"].concat()).0
+    };
+    assert_eq!(make(libc::S_IFCHR, 0x103, b"null"), -libc::EPERM);
+    assert_eq!(make(libc::S_IFBLK, 0x800, b"disk"), -libc::EPERM);
+    assert_eq!(make(libc::S_IFCHR, 0, b"whiteout"), -libc::EPERM);
+    assert_eq!(make(libc::S_IFIFO, 0, b"fifo"), 0);
+    let names: Vec<_> = fs::read_dir(served.workspace.working()).unwrap().flatten().collect();
+    assert_eq!(names.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(), ["fifo"]);
 }
 
 fn node_of(entry: &[u8]) -> u64 {

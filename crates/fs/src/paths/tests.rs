@@ -5,7 +5,12 @@ use super::*;
 const ME: ClientId = ClientId(0);
 
 fn tell(map: &PathMap, parent: u64, name: &str, inode: u64, is_dir: bool) {
-    assert!(map.found(ME, map.since(), (parent, name.as_bytes()), (inode, is_dir)).unwrap());
+    assert!(map.found(ME, map.since(), (parent, name.as_bytes()), found(inode, is_dir)).unwrap());
+}
+
+/// Whose number on the host is the same.
+fn found(inode: u64, is_dir: bool) -> Found {
+    Found { inode, is_dir, number: inode }
 }
 
 fn path(map: &PathMap, inode: u64) -> String {
@@ -19,7 +24,7 @@ fn rename(map: &PathMap, from: (u64, &str), to: (u64, &str), exchange: bool) {
 
 /// `src` (2) with `main` (3) in it, and `doc` (4).
 fn sample() -> PathMap {
-    let map = PathMap::new();
+    let map = PathMap::new(ROOT);
     tell(&map, ROOT, "src", 2, true);
     tell(&map, 2, "main", 3, false);
     tell(&map, ROOT, "doc", 4, true);
@@ -34,7 +39,7 @@ fn paths_lead_from_the_root() {
     assert_eq!(map.child(2, b"new").unwrap().to_string(), "src/new");
     assert_eq!(map.path(ROOT).unwrap(), RelPathBuf::default());
     assert!(map.path(99).is_err());
-    assert!(map.found(ME, map.since(), (99, b"x"), (5, false)).is_err());
+    assert!(map.found(ME, map.since(), (99, b"x"), found(5, false)).is_err());
 }
 
 /// VF-01
@@ -138,7 +143,7 @@ fn a_lookup_that_overlaps_a_rename_is_repeated() {
     let map = sample();
     let since = map.since();
     rename(&map, (ROOT, "src"), (4, "src"), false);
-    assert!(!map.found(ME, since, (ROOT, b"src"), (2, true)).unwrap());
+    assert!(!map.found(ME, since, (ROOT, b"src"), found(2, true)).unwrap());
     assert_eq!(path(&map, 2), "doc/src");
 }
 
@@ -155,7 +160,7 @@ fn a_circle_made_outside_is_no_endless_path() {
 fn what_one_client_forgets_the_others_still_know() {
     let map = sample();
     let other = ClientId(1);
-    assert!(map.found(other, map.since(), (2, b"main"), (3, false)).unwrap());
+    assert!(map.found(other, map.since(), (2, b"main"), found(3, false)).unwrap());
     assert_eq!(map.forget(other, 3, 7), 1, "more than it was told of");
     assert_eq!(map.forget(other, 3, 1), 0);
     assert_eq!(map.forget(other, 4, 1), 0, "it never heard of it");
@@ -167,9 +172,9 @@ fn a_client_that_goes_takes_nothing_of_others_with_it() {
     let map = sample();
     let other = ClientId(1);
     for _ in 0..2 {
-        assert!(map.found(other, map.since(), (2, b"main"), (3, false)).unwrap());
+        assert!(map.found(other, map.since(), (2, b"main"), found(3, false)).unwrap());
     }
-    assert!(map.found(other, map.since(), (ROOT, b"new"), (9, false)).unwrap());
+    assert!(map.found(other, map.since(), (ROOT, b"new"), found(9, false)).unwrap());
     let mut left = map.leave(other);
     left.sort_unstable();
     assert_eq!(left, [(3, 2), (9, 1)]);
@@ -182,7 +187,7 @@ fn a_client_that_goes_takes_nothing_of_others_with_it() {
 
 #[test]
 fn every_client_that_is_there_hears_of_crowds() {
-    let map = PathMap::new();
+    let map = PathMap::new(ROOT);
     let heard: [Arc<AtomicUsize>; 2] = Default::default();
     for (client, heard) in (0..).map(ClientId).zip(&heard) {
         let heard = Arc::clone(heard);

@@ -19,7 +19,7 @@ use parking_lot::{ArcRwLockWriteGuard, RawRwLock};
 use super::UndoEngine;
 use crate::error::Result;
 use crate::host::FileId;
-use crate::interceptor::{Entered, Mutation, WriteInterceptor};
+use crate::interceptor::{Entered, Mutation, Whereabouts, WriteInterceptor};
 use crate::permit::Permit;
 
 /// Held by a step that takes nothing but its own changes: nobody else's mutation is on its way, nor
@@ -63,8 +63,12 @@ impl WriteInterceptor for OwnChanges {
         Ok(Entered::default())
     }
 
-    fn before<'e>(&'e self, mutation: &Mutation<'_>) -> Result<Permit<'e>> {
-        self.0.before_of(mutation, true)
+    fn before_at<'e>(
+        &'e self,
+        mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
+    ) -> Result<Permit<'e>> {
+        self.0.before_of(mutation, whereabouts, true)
     }
 
     /// There are few of them.

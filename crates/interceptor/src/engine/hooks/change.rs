@@ -1,13 +1,14 @@
 //! Content and attributes of one inode, found by name or by handle.
 
-use codeagent_common::{RelPath, RelPathBuf};
+use codeagent_common::{PathUse, RelPath, RelPathBuf};
 use parking_lot::{MutexGuard, RwLockReadGuard};
 use rustix::io::Errno;
 
+use super::locks::same;
 use super::{Attempt, errno};
 use crate::capture::{Capture, Recorder, Wanted};
 use crate::engine::UndoEngine;
-use crate::engine::state::State;
+use crate::engine::state::{OpenStep, State};
 use crate::error::{Result, UndoError};
 use crate::host::{Entry, FileId, Stamp, is_absent};
 use crate::interceptor::FileRef;
@@ -19,7 +20,7 @@ impl UndoEngine {
     pub(super) fn change<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        file: FileRef<'_>,
+        (file, number): (FileRef<'_>, Option<u64>),
         wanted: Wanted,
     ) -> Attempt<'e> {
         let recorder = self.recorder(&gate)?;
@@ -34,6 +35,8 @@ impl UndoEngine {
                 // It has no name in the working directory and is in no step: nothing to undo.
                 return Ok(Permit::gated(gate));
             };
+            same(number, located.id)?;
+            self.judge_elsewhere(&located, wanted, gate.open.as_ref())?;
             // Writing to a FIFO or device changes nothing but its times.
             let wanted = if located.stamp.is_file() { wanted } else { Wanted::Attributes };
             let state = recorder.inodes.state(located.id);
@@ -74,6 +77,22 @@ impl UndoEngine {
             }
         }
         errno(Errno::AGAIN)
+    }
+
+    /// The policy was asked about the name that the front end knows. If the file has another one by
+    /// now, that is the one that counts.
+    pub(super) fn judge_elsewhere(
+        &self,
+        located: &Located<'_>,
+        wanted: Wanted,
+        step: Option<&OpenStep>,
+    ) -> Result<()> {
+        let Place::Elsewhere(path) = &located.place else { return Ok(()) };
+        let usage = match wanted {
+            Wanted::Attributes => PathUse::Attributes,
+            Wanted::Content(_) => PathUse::Write,
+        };
+        self.judge_path(path.as_path(), usage, step)
     }
 
     /// A file that is being overwritten piece by piece, which is not looked at each time: its name
@@ -239,7 +258,7 @@ impl UndoEngine {
 pub(super) struct Located<'a> {
     place: Place<'a>,
     entry: Entry<'a>,
-    id: FileId,
+    pub(super) id: FileId,
     pub(super) stamp: Stamp,
 }
 

@@ -4,15 +4,17 @@ use std::io::{self, Read};
 
 use codeagent_common::{EntryKind, PathUse, PathVerdict, RelPath};
 use parking_lot::RwLockReadGuard;
+use rustix::io::Errno;
 
 use super::Stop;
 use super::change::Located;
-use crate::capture::{InodeState, Wanted};
+use super::locks::same;
+use crate::capture::{InodeState, Span, Wanted};
 use crate::engine::UndoEngine;
 use crate::engine::state::{OpenStep, State};
 use crate::error::{Result, UndoError};
 use crate::host::{Entry, Stamp};
-use crate::interceptor::{Mutation, RenameMode};
+use crate::interceptor::{FileRef, Mutation, RenameMode, Whereabouts};
 use crate::store::At;
 
 impl UndoEngine {
@@ -112,6 +114,57 @@ impl UndoEngine {
                 self.judge_path(file.path, PathUse::Attributes, step)
             }
         }
+    }
+
+    /// Of what is not recorded: that its names, which were judged, lead to where it would happen.
+    pub(super) fn verify(
+        &self,
+        mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
+        step: Option<&OpenStep>,
+    ) -> Result<()> {
+        let Whereabouts { dir, new_dir, file: number } = whereabouts;
+        let is_in = |path: RelPath<'_>, dir: Option<u64>| match dir {
+            Some(_) => self.resolve_current(path, dir).map(|_| ()),
+            None => Ok(()),
+        };
+        match *mutation {
+            Mutation::Create { path, .. }
+            | Mutation::Mkdir { path }
+            | Mutation::Unlink { path }
+            | Mutation::Rmdir { path } => is_in(path, dir),
+            Mutation::Rename { from, to, .. } => is_in(from, dir).and(is_in(to, new_dir)),
+            Mutation::Link { existing, path } => {
+                if let (Some(existing), Some(_)) = (existing, number) {
+                    let found = self.locate_path(existing, None)?;
+                    let found = found.ok_or_else(|| UndoError::host(Errno::NOENT.into()))?;
+                    same(number, found.id)?;
+                }
+                is_in(path, dir)
+            }
+            Mutation::Write { file, .. }
+            | Mutation::Append { file }
+            | Mutation::Truncate { file, .. }
+            | Mutation::Allocate { file, .. }
+            | Mutation::OpenUnseen { file } => {
+                self.verify_file(file, number, Wanted::Content(Span::ALL), step)
+            }
+            Mutation::SetAttributes { file } => {
+                self.verify_file(file, number, Wanted::Attributes, step)
+            }
+        }
+    }
+
+    fn verify_file(
+        &self,
+        file: FileRef<'_>,
+        number: Option<u64>,
+        wanted: Wanted,
+        step: Option<&OpenStep>,
+    ) -> Result<()> {
+        let Some(located) = self.locate(file)? else { return Ok(()) };
+        same(number, located.id)?;
+        self.judge_elsewhere(&located, wanted, step)
     }
 
     pub(in crate::engine) fn judge_path(

@@ -4,11 +4,20 @@ use std::sync::Arc;
 
 use codeagent_common::RelPath;
 use parking_lot::MutexGuard;
+use rustix::io::Errno;
 
 use crate::engine::UndoEngine;
 use crate::engine::permit::Names;
 use crate::error::{Result, UndoError};
-use crate::host::{Dir, Entry, Tree};
+use crate::host::{Dir, Entry, FileId, Tree};
+
+/// Whether what was found by its name is what the front end means, if it knows.
+pub(super) fn same(number: Option<u64>, found: FileId) -> Result<()> {
+    match number.is_none_or(|number| number == found.inode) {
+        true => Ok(()),
+        false => Err(UndoError::host(Errno::STALE.into())),
+    }
+}
 
 /// The directories whose entries change.
 pub(super) type DirLocks<'e> = [Option<MutexGuard<'e, ()>>; 2];
@@ -27,8 +36,16 @@ impl UndoEngine {
     pub(super) fn resolve_locked<'p>(
         &self,
         path: RelPath<'p>,
+        dir: Option<u64>,
     ) -> Result<(Entry<'p>, MutexGuard<'_, ()>)> {
-        self.locked(|tree| tree.entry(path))
+        loop {
+            let (entry, guard) = self.locked(|tree| tree.entry(path))?;
+            match same(dir, entry.dir_handle().id) {
+                Ok(()) => return Ok((entry, guard)),
+                Err(stale) if self.is_current(path, &entry) => return Err(stale),
+                Err(_) => self.workspace.tree.forget_dirs(),
+            }
+        }
     }
 
     pub(super) fn locked<'p>(
@@ -51,8 +68,11 @@ impl UndoEngine {
     pub(super) fn resolve_current<'p>(
         &self,
         path: RelPath<'p>,
+        dir: Option<u64>,
     ) -> Result<(Entry<'p>, MutexGuard<'_, ()>)> {
-        self.current(path, |tree| tree.entry(path))
+        let (entry, guard) = self.current(path, |tree| tree.entry(path))?;
+        same(dir, entry.dir_handle().id)?;
+        Ok((entry, guard))
     }
 
     pub(super) fn current<'p>(
@@ -76,8 +96,8 @@ impl UndoEngine {
 
     pub(super) fn resolve_both_locked<'p>(
         &self,
-        a: RelPath<'p>,
-        b: RelPath<'p>,
+        (a, dir_a): (RelPath<'p>, Option<u64>),
+        (b, dir_b): (RelPath<'p>, Option<u64>),
     ) -> Result<(Entry<'p>, Entry<'p>, DirLocks<'_>)> {
         let tree = &self.workspace.tree;
         loop {
@@ -89,6 +109,8 @@ impl UndoEngine {
                 continue;
             }
             if self.is_current(a, &first) && self.is_current(b, &second) {
+                same(dir_a, first.dir_handle().id)?;
+                same(dir_b, second.dir_handle().id)?;
                 return Ok((first, second, guards));
             }
             tree.forget_dirs();

@@ -24,7 +24,9 @@ use crate::clock::timestamp;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
 use crate::host::FileId;
-use crate::interceptor::{Allocation, Entered, Mutation, RenameMode, WriteInterceptor};
+use crate::interceptor::{
+    Allocation, Entered, Mutation, RenameMode, Whereabouts, WriteInterceptor,
+};
 use crate::permit::Permit;
 
 /// Journal space kept free for the record of a mutation.
@@ -58,8 +60,12 @@ impl WriteInterceptor for UndoEngine {
         self.count_kept(file)
     }
 
-    fn before<'e>(&'e self, mutation: &Mutation<'_>) -> Result<Permit<'e>> {
-        self.before_of(mutation, false)
+    fn before_at<'e>(
+        &'e self,
+        mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
+    ) -> Result<Permit<'e>> {
+        self.before_of(mutation, whereabouts, false)
     }
 
     fn repeat_write<'e>(&'e self, file: FileId, offset: u64, length: u64) -> Option<Permit<'e>> {
@@ -94,10 +100,11 @@ impl WriteInterceptor for UndoEngine {
 }
 
 impl UndoEngine {
-    /// As [`WriteInterceptor::before`]; `own`: of the changes that the open step is made of.
+    /// As [`WriteInterceptor::before_at`]; `own`: of the changes that the open step is made of.
     pub(super) fn before_of<'e>(
         &'e self,
         mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
         own: bool,
     ) -> Result<Permit<'e>> {
         if self.config.read_only {
@@ -112,6 +119,7 @@ impl UndoEngine {
             }
             if gate.disabled.is_some() {
                 self.judge(mutation, None)?;
+                self.verify(mutation, whereabouts, None)?;
                 return Ok(Permit::gated(gate));
             }
             if gate.interrupted.is_some() {
@@ -134,7 +142,7 @@ impl UndoEngine {
             if let Some(denial) = step.denied.get() {
                 return Err(denial.error(id));
             }
-            match self.attempt(gate, mutation) {
+            match self.attempt(gate, mutation, whereabouts) {
                 Ok(permit) => return Ok(permit),
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Ask(question)) => self.ask(id, question)?,
@@ -185,19 +193,22 @@ impl UndoEngine {
         &'e self,
         gate: RwLockReadGuard<'e, State>,
         mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
     ) -> Attempt<'e> {
         self.judge(mutation, gate.open.as_ref())?;
         self.check_growth(mutation)?;
         if self.ignores(mutation, gate.open.as_ref()) {
+            self.verify(mutation, whereabouts, gate.open.as_ref())?;
             return Ok(Permit::gated(gate));
         }
         let recorder = self.recorder(&gate)?;
         recorder.make_room(RECORD_ROOM)?;
         let permit = if recorder.unprotected().is_some() {
-            Ok(Permit::gated(gate))
+            self.verify(mutation, whereabouts, gate.open.as_ref())?;
+            Permit::gated(gate)
         } else {
-            self.record(gate, mutation)
-        }?;
+            self.record(gate, mutation, whereabouts)?
+        };
         self.tell_if_unprotected(&permit);
         Ok(permit)
     }
@@ -206,26 +217,36 @@ impl UndoEngine {
         &'e self,
         gate: RwLockReadGuard<'e, State>,
         mutation: &Mutation<'_>,
+        whereabouts: Whereabouts,
     ) -> Attempt<'e> {
+        let Whereabouts { dir, new_dir, file: number } = whereabouts;
         match *mutation {
-            Mutation::Create { path, kind } => self.create(gate, path, kind),
-            Mutation::Link { existing, path } => self.link(gate, existing, path),
-            Mutation::Mkdir { path } => self.create(gate, path, EntryKind::Directory),
-            Mutation::Unlink { path } => self.unlink(gate, path),
-            Mutation::Rmdir { path } => self.rmdir(gate, path),
-            Mutation::Rename { from, to, mode: RenameMode::Exchange } => {
-                self.exchange(gate, from, to)
+            Mutation::Create { path, kind } => self.create(gate, (path, dir), kind),
+            Mutation::Link { existing, path } => {
+                self.link(gate, existing.map(|existing| (existing, number)), (path, dir))
             }
-            Mutation::Rename { from, to, mode } => self.rename(gate, from, to, mode),
+            Mutation::Mkdir { path } => self.create(gate, (path, dir), EntryKind::Directory),
+            Mutation::Unlink { path } => self.unlink(gate, (path, dir)),
+            Mutation::Rmdir { path } => self.rmdir(gate, (path, dir)),
+            Mutation::Rename { from, to, mode: RenameMode::Exchange } => {
+                self.exchange(gate, (from, dir), (to, new_dir))
+            }
+            Mutation::Rename { from, to, mode } => {
+                self.rename(gate, (from, dir), (to, new_dir), mode)
+            }
             Mutation::Write { file, offset, length } => {
-                self.change(gate, file, Wanted::Content(Span::of(offset, length)))
+                self.change(gate, (file, number), Wanted::Content(Span::of(offset, length)))
             }
             Mutation::Append { file } => {
                 // Where the end is, is known for certain only while the inode is being captured.
-                self.change(gate, file, Wanted::Content(Span { start: u64::MAX, end: u64::MAX }))
+                self.change(
+                    gate,
+                    (file, number),
+                    Wanted::Content(Span { start: u64::MAX, end: u64::MAX }),
+                )
             }
             Mutation::Truncate { file, length } => {
-                self.change(gate, file, Wanted::Content(Span::from(length)))
+                self.change(gate, (file, number), Wanted::Content(Span::from(length)))
             }
             Mutation::Allocate { file, how, offset, length } => {
                 let span = match how {
@@ -236,10 +257,14 @@ impl UndoEngine {
                     Allocation::PunchHole | Allocation::ZeroRange => Span::of(offset, length),
                     Allocation::CollapseRange | Allocation::InsertRange => Span::from(offset),
                 };
-                self.change(gate, file, Wanted::Content(span))
+                self.change(gate, (file, number), Wanted::Content(span))
             }
-            Mutation::OpenUnseen { file } => self.change(gate, file, Wanted::Content(Span::ALL)),
-            Mutation::SetAttributes { file } => self.change(gate, file, Wanted::Attributes),
+            Mutation::OpenUnseen { file } => {
+                self.change(gate, (file, number), Wanted::Content(Span::ALL))
+            }
+            Mutation::SetAttributes { file } => {
+                self.change(gate, (file, number), Wanted::Attributes)
+            }
         }
     }
 

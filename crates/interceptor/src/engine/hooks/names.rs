@@ -4,6 +4,7 @@ use codeagent_common::{EntryKind, RelPath};
 use parking_lot::RwLockReadGuard;
 use rustix::io::Errno;
 
+use super::locks::same;
 use super::{Attempt, Stop, errno};
 use crate::capture::{InodeState, Recorder, Removal};
 use crate::engine::UndoEngine;
@@ -19,14 +20,14 @@ impl UndoEngine {
     pub(super) fn create<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        path: RelPath<'_>,
+        (path, dir): (RelPath<'_>, Option<u64>),
         kind: EntryKind,
     ) -> Attempt<'e> {
         let Some((parent_path, _)) = path.split() else {
             return errno(Errno::EXIST);
         };
         let names = self.share_names();
-        let (entry, dir) = self.resolve_locked(path)?;
+        let (entry, dir) = self.resolve_locked(path, dir)?;
         let recorder = self.recorder(&gate)?;
         if !recorder.knows_free(&entry) && entry.stat().map_err(UndoError::host)?.is_some() {
             return errno(Errno::EXIST);
@@ -50,20 +51,24 @@ impl UndoEngine {
     pub(super) fn link<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        existing: Option<RelPath<'_>>,
-        path: RelPath<'_>,
+        existing: Option<(RelPath<'_>, Option<u64>)>,
+        (path, dir): (RelPath<'_>, Option<u64>),
     ) -> Attempt<'e> {
         let Some((parent_path, _)) = path.split() else {
             return errno(Errno::EXIST);
         };
         let names = self.share_names();
-        let (source, entry, dirs) = self.resolve_both_locked(existing.unwrap_or(path), path)?;
+        let source = existing.map_or(path, |(existing, _)| existing);
+        let (source, entry, dirs) = self.resolve_both_locked((source, None), (path, dir))?;
         if entry.stat().map_err(UndoError::host)?.is_some() {
             return errno(Errno::EXIST);
         }
-        let existing = match (existing, source.stat().map_err(UndoError::host)?) {
+        let existing = match (existing, source.stat_id().map_err(UndoError::host)?) {
             (None, _) => None,
-            (Some(existing), Some(stamp)) => Some((existing, stamp)),
+            (Some((existing, number)), Some((id, stamp))) => {
+                same(number, id)?;
+                Some((existing, stamp))
+            }
             (Some(_), None) => return errno(Errno::NOENT),
         };
         let touched = [(entry.dir_handle(), parent_path)];
@@ -80,13 +85,13 @@ impl UndoEngine {
     pub(super) fn unlink<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        path: RelPath<'_>,
+        (path, dir): (RelPath<'_>, Option<u64>),
     ) -> Attempt<'e> {
         if path.is_root() {
             return errno(Errno::ISDIR);
         }
         let names = self.share_names();
-        let (entry, dir) = self.resolve_current(path)?;
+        let (entry, dir) = self.resolve_current(path, dir)?;
         let Some((id, stamp)) = entry.stat_id().map_err(UndoError::host)? else {
             return errno(Errno::NOENT);
         };
@@ -116,7 +121,7 @@ impl UndoEngine {
     pub(super) fn rmdir<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        path: RelPath<'_>,
+        (path, dir): (RelPath<'_>, Option<u64>),
     ) -> Attempt<'e> {
         if path.is_root() {
             return errno(Errno::BUSY);
@@ -131,6 +136,7 @@ impl UndoEngine {
                 continue;
             }
             if self.is_current(path, &entry) {
+                same(dir, entry.dir_handle().id)?;
                 break (entry, itself, dirs);
             }
             self.workspace.tree.forget_dirs();
@@ -157,8 +163,8 @@ impl UndoEngine {
     pub(super) fn rename<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        from: RelPath<'_>,
-        to: RelPath<'_>,
+        (from, dir): (RelPath<'_>, Option<u64>),
+        (to, new_dir): (RelPath<'_>, Option<u64>),
         mode: RenameMode,
     ) -> Attempt<'e> {
         let (Some((from_parent, _)), Some((to_parent, _))) = (from.split(), to.split()) else {
@@ -181,7 +187,7 @@ impl UndoEngine {
             names = self.own_names();
             self.judge_below(from, to, gate.open.as_ref())?;
         }
-        let (source, target, dirs) = self.resolve_both_locked(from, to)?;
+        let (source, target, dirs) = self.resolve_both_locked((from, dir), (to, new_dir))?;
         let Some((id, stamp_now)) = source.stat_id().map_err(UndoError::host)? else {
             return errno(Errno::NOENT);
         };
@@ -253,8 +259,8 @@ impl UndoEngine {
     pub(super) fn exchange<'e>(
         &'e self,
         gate: RwLockReadGuard<'e, State>,
-        a: RelPath<'_>,
-        b: RelPath<'_>,
+        (a, dir_a): (RelPath<'_>, Option<u64>),
+        (b, dir_b): (RelPath<'_>, Option<u64>),
     ) -> Attempt<'e> {
         let (Some((a_parent, _)), Some((b_parent, _))) = (a.split(), b.split()) else {
             return errno(Errno::BUSY);
@@ -268,7 +274,7 @@ impl UndoEngine {
         let names = self.own_names();
         self.judge_below(a, b, gate.open.as_ref())?;
         self.judge_below(b, a, gate.open.as_ref())?;
-        let (first, second, dirs) = self.resolve_both_locked(a, b)?;
+        let (first, second, dirs) = self.resolve_both_locked((a, dir_a), (b, dir_b))?;
         let stamps =
             (first.stat().map_err(UndoError::host)?, second.stat().map_err(UndoError::host)?);
         let (Some(stamp_a), Some(stamp_b)) = stamps else {
