@@ -1,8 +1,10 @@
 //! The directory trees that are worked on.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use codeagent_common::{RelPath, RelPathBuf};
@@ -71,4 +73,21 @@ impl Tree {
 pub(crate) fn host_path(root: &Path, path: RelPath<'_>) -> std::path::PathBuf {
     use std::os::unix::ffi::OsStrExt;
     root.join(std::ffi::OsStr::from_bytes(path.as_bytes()))
+}
+
+/// Everything in a directory: type and mode, time of change, content of files.
+pub(crate) fn exactly(dir: &Path) -> Result<BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)>> {
+    let mut entries = BTreeMap::new();
+    let mut pending = vec![dir.to_path_buf()];
+    while let Some(path) = pending.pop() {
+        let meta = fs::symlink_metadata(&path)?;
+        if meta.is_dir() {
+            for entry in fs::read_dir(&path)? {
+                pending.push(entry?.path());
+            }
+        }
+        let content = if meta.is_file() { fs::read(&path)? } else { Vec::new() };
+        entries.insert(path, (meta.mode(), meta.mtime(), meta.mtime_nsec(), content));
+    }
+    Ok(entries)
 }

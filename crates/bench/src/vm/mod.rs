@@ -14,6 +14,7 @@ use crate::groups::Group;
 use crate::place::Place;
 use crate::sample::{Samples, in_turn};
 use crate::table::{Bar, Row};
+use crate::tree::exactly;
 
 pub(crate) use side::run_if_asked;
 
@@ -92,13 +93,14 @@ fn remove(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
     let fill = |dir: &Path| Ok(codeagent_test_guest::workload("many", dir)?);
     let (mut ours, mut upstream) = both(place, fill)?;
     let (mut mine, mut theirs, mut undone) = <(Samples, Samples, Samples)>::default();
+    let before = exactly(&ours.folder())?;
     in_turn(
         repetitions,
         || {
             mine.time(|| ours.step("remove"))?;
             ensure!(!ours.folder().join("tree").exists(), "something was left");
             undone.time(|| ours.undo())?;
-            ensure!(ours.folder().join("tree/99/99").exists(), "the tree was not restored");
+            ensure!(exactly(&ours.folder())? == before, "the tree is not as it was");
             Ok(())
         },
         || {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use codeagent_interceptor::{OnConflict, StepRequest};
+use codeagent_sandbox::policy::PathRules;
 use codeagent_test_guest::{Guest, Parts};
 use codeagent_virtiofs::{GuestOptions, Owners, connection};
 use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
@@ -54,7 +55,10 @@ impl Ours {
         let parts = needed_parts()?;
         let scratch = place.scratch(NEEDED_BYTES)?;
         fill(&scratch.work())?;
-        let spec = WorkerSpec::new(Settings::new(scratch.work(), scratch.path("undo")))?;
+        let mut settings = Settings::new(scratch.work(), scratch.path("undo"));
+        // As in every session.
+        settings.path_rules = Some(PathRules::default().to_bytes()?.into());
+        let spec = WorkerSpec::new(settings)?;
         let worker = WorkerProcess::start(&spec, |_| {})??;
         let (listener, stream) = connection(&scratch.path(""))?;
         let options = GuestOptions { owners: Some(Owners::this_user()) };
