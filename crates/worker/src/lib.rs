@@ -8,6 +8,7 @@
 //! | `client` | asking, from any other process |
 //! | `server` | answering |
 //! | `outbox` | what is on its way to one client |
+//! | `pool` | threads for what may have to wait |
 //! | `process` | the life of the worker process itself |
 //! | `confine` | what that process gives up before it begins |
 //! | `enclosure` | a root directory of its own, with nothing in it |
@@ -20,6 +21,7 @@ mod confine;
 mod enclosure;
 mod link;
 mod outbox;
+mod pool;
 mod process;
 mod protocol;
 mod raw;
@@ -29,6 +31,7 @@ mod system_calls;
 mod turns;
 
 pub use client::{Client, Unreachable, WorkerError};
+pub use pool::Pool;
 pub use process::{Ended, FrontEnd, ReadPolicy, WorkerFs, is_worker, run, run_with_policy};
 pub use protocol::{
     Activity, Confinement, Event, Failure, FileChange, Greeting, Ready, Request, Settings,

@@ -19,6 +19,7 @@ use serde_bytes::ByteBuf;
 
 use crate::link;
 use crate::outbox::Outbox;
+use crate::pool::Pool;
 use crate::process::RequestFs;
 use crate::protocol::{
     Activity, Call, Confinement, Event, Failure, FileChange, FromWorker, Greeting, Request, VERSION,
@@ -46,6 +47,13 @@ pub struct Server {
     /// The last step that the owner has begun: nobody else knows when it is complete.
     pub(crate) owners_step: Mutex<Option<StepId>>,
     pub(crate) turns: Turns,
+    /// What calls are answered by.
+    pub(crate) calls: Pool,
+}
+
+/// None of them waits for another to end, unless the engine makes it.
+pub(crate) fn calls() -> Pool {
+    Pool::new("call", None)
 }
 
 /// Does what the owner of a worker asks for.
@@ -123,6 +131,7 @@ impl Server {
             owner: None,
             owners_step: Mutex::default(),
             turns: Turns::default(),
+            calls: calls(),
         })
     }
 
@@ -216,7 +225,7 @@ impl Server {
         Some(id)
     }
 
-    /// Each call has a thread of its own: one that waits for the answer to a safeguard must not
+    /// Each call has a thread for itself: one that waits for the answer to a safeguard must not
     /// keep that answer, which may come on the same connection, from being read.
     fn take(
         self: &Arc<Self>,
@@ -247,8 +256,9 @@ impl Server {
                 outbox.reply(id, outcome.unwrap_or_else(failed));
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
-            outbox.reply(id, Err(error.into()));
+        if !self.calls.take(usize::MAX, call) {
+            let none = Failure::new(ErrorCode::Io, "no thread can be had for the call");
+            outbox.reply(id, Err(none));
         }
     }
 
