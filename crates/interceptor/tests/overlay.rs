@@ -251,6 +251,7 @@ fn safeguards_ask_before_anything_of_the_command_reaches_the_folder() {
             false,
         ),
         (SafeguardConfig { rename_over_existing: true, ..off }, "echo > t; mv t src/two", true),
+        (SafeguardConfig { rename_over_existing: true, ..off }, "mv src/one src/two", true),
         (
             SafeguardConfig { rename_over_existing: true, ..off },
             "echo >> src/two; mv src/one n",

@@ -224,6 +224,7 @@ impl UndoEngine {
             return Ok(None);
         }
         let marks = OverlayMarks::of(entry).map_err(UndoError::host)?;
+        let is_itself = self.is_itself(present.as_ref(), entry, &marks)?;
         if stamp.is_dir() {
             let merges = present.is_some_and(|present| present.is_dir()) && !marks.opaque;
             if merges {
@@ -257,13 +258,31 @@ impl UndoEngine {
         if let Some(present) = present {
             self.note_meanwhile(path, &present, into)?;
         }
-        let is_edit = marks.copied_up && present.is_some_and(|present| present.is_file());
         let (path, staged) = (path.to_buf(), path.to_buf());
-        into.changes.push(match is_edit && stamp.is_file() {
+        into.changes.push(match is_itself && stamp.is_file() {
             true => StagedChange::Edit { path, staged },
             false => StagedChange::Place { path, staged },
         });
         Ok(None)
+    }
+
+    /// Whether a file of both layers is the same one, with other content, and not another one that
+    /// was renamed over it. That has to be looked up, and matters only to those who want to be
+    /// asked about it.
+    fn is_itself(
+        &self,
+        present: Option<&Stamp>,
+        entry: &Entry<'_>,
+        marks: &OverlayMarks,
+    ) -> Result<bool> {
+        let Some(present) = present.filter(|present| marks.copied_up && present.is_file()) else {
+            return Ok(false);
+        };
+        if !self.safeguards.read().rename_over_existing {
+            return Ok(true);
+        }
+        let origin = marks.origin(entry).map_err(UndoError::host)?;
+        Ok(origin.is_none_or(|origin| origin == present.inode))
     }
 
     /// Notes what somebody else has changed of an entry that goes, or in it.

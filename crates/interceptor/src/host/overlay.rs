@@ -52,6 +52,17 @@ impl OverlayMarks {
         Ok(marks)
     }
 
+    /// The inode number in the lower layer of what was copied up, whatever it was called there; as
+    /// far as the overlay has noted that, and in a way we know.
+    pub(crate) fn origin(&self, entry: &Entry<'_>) -> io::Result<Option<u64>> {
+        if !self.copied_up {
+            return Ok(None);
+        }
+        let name = [PREFIX, b"origin"].concat();
+        let value = entry.permitted_itself(READ, || xattr::get(entry, &name))?;
+        Ok(value.as_deref().and_then(inode_in_handle))
+    }
+
     /// Leaves the entry with the attributes that programs in the overlay see.
     pub(crate) fn strip(&self, entry: &Entry<'_>) -> io::Result<()> {
         if self.names.is_empty() {
@@ -90,6 +101,21 @@ impl OverlayMarks {
             }
         }
         Ok(meant)
+    }
+}
+
+/// A file handle as overlayfs writes it down: a header whose fifth byte is the kind of the handle, a
+/// UUID, and the handle itself, which filesystems make up in a few ways.
+fn inode_in_handle(noted: &[u8]) -> Option<u64> {
+    const HEADER: usize = 5 + 16;
+    let (kind, handle) = (*noted.get(4)?, noted.get(HEADER..)?);
+    let word = |at: usize| handle.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes);
+    let long = |at: usize| handle.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+    match (kind, handle.len()) {
+        (1, 8) => word(0).map(u64::from), // ext4, XFS with small numbers: number, generation
+        (1, 12) => long(4),               // tmpfs: generation, number
+        (0x81 | 0x4d, 12..) => long(0),   // XFS, btrfs: number, …
+        _ => None,
     }
 }
 
