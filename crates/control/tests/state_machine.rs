@@ -354,6 +354,48 @@ fn a_timed_out_command_is_given_up_when_the_shim_does_not_end_it() {
     assert!(matches!(desk.events()[..], [Event::Ended { .. }]));
 }
 
+/// What the shim runs in can be stopped, and its clock with it.
+#[test]
+fn a_command_whose_time_is_up_is_ended_by_the_clock_of_the_host() {
+    let mut desk = desk();
+    let exec = Exec { timeout_ms: Some(1_000), ..Exec::shell("make") };
+    let id = desk.host.exec(exec, Attribution::OwnStep, desk.now).unwrap();
+    desk.receive(started(id));
+    desk.sent();
+    desk.events();
+    desk.let_pass(Duration::from_millis(999));
+    assert_eq!(desk.sent(), []);
+    desk.let_pass(Duration::from_millis(1));
+    assert_eq!(desk.sent(), [HostMessage::Cancel { id }]);
+    let (status, cause) = (ExitStatus::Signal(15), Cause::Cancelled);
+    desk.receive(ShimMessage::StepCompleted { id, status, cause });
+    match &desk.events()[..] {
+        [Event::Ended { outcome, .. }] => {
+            assert_eq!(*outcome, Outcome::Completed { status, cause: Cause::TimedOut });
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_is_expected_of_a_shim_while_it_stands_still() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.host.stand_still(desk.now);
+    desk.host.cancel(id, desk.now).unwrap();
+    desk.events();
+    let patience = Duration::from_secs(5) + HostConfig::default().patience;
+    desk.let_pass(10 * patience);
+    assert!(desk.events().is_empty());
+
+    desk.host.go_on(desk.now);
+    desk.let_pass(patience - Duration::from_millis(1));
+    assert!(desk.events().is_empty());
+    desk.let_pass(Duration::from_millis(1));
+    assert!(matches!(desk.events()[..], [Event::Ended { outcome: Outcome::Unresponsive, .. }]));
+}
+
 #[test]
 fn exit_codes_and_signals_are_told_apart() {
     let mut desk = desk();

@@ -218,12 +218,7 @@ fn a_question_that_is_answered_late_or_never_keeps_the_machine_and_no_longer() {
             session.exec(&CommandRequest::shell("rm -rf ./*"), |_, _| {})
         });
         let question = questions.recv_timeout(common::PATIENCE).unwrap();
-        let mut at_first = 0;
-        eventually("it stands still", || {
-            at_first = heard.load(Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(500));
-            heard.load(Ordering::SeqCst) == at_first
-        });
+        let at_first = standing_still(&heard);
         // Longer than what is decided takes to come to its end.
         std::thread::sleep(Duration::from_secs(6));
         assert_eq!(heard.load(Ordering::SeqCst), at_first, "the machine ran on: {answer:?}");
@@ -244,6 +239,75 @@ fn a_question_that_is_answered_late_or_never_keeps_the_machine_and_no_longer() {
     }
     ticking.order(Order::Cancel);
     ticking.wait().unwrap();
+}
+
+/// A command that is not wanted any more is not asked about: its step is taken back, it ends in the
+/// guest, and the guest goes on with everything else.
+#[test]
+fn a_command_that_is_cancelled_or_times_out_while_it_is_asked_about_costs_no_guest() {
+    let test = "a_command_that_is_cancelled_or_times_out_while_it_is_asked_about_costs_no_guest";
+    let Some(ground) = Ground::find(test) else { return };
+    let workspace = TempWorkspace::with_fixture(|root| fixtures::large_flat(root, 20, 10));
+    let office = Office::with(&ground, workspace, |options| {
+        options.safeguards.delete_threshold = Some(5);
+        options.safeguards.timeout = Duration::from_secs(600);
+    });
+    let before = office.workspace.snapshot();
+    office.session.set_asker(Arc::new(AnsweredElsewhere));
+    let (asked, questions) = channel();
+    office.session.listen(move |event| {
+        if let Event::SafeguardTriggered { request, .. } = event {
+            let _ = asked.send(request.id); // the test has failed meanwhile
+        }
+    });
+    let heard = Arc::new(AtomicUsize::new(0));
+    let ticking = office.tick(&heard);
+    let machine = office.qemu();
+
+    for timeout in [None, Some(Duration::from_secs(5))] {
+        let mut removing = CommandRequest::shell("rm -rf ./*; tail -f /dev/null");
+        removing.timeout = timeout;
+        let removing = office.session.spawn(removing, |_, _| {}).unwrap();
+        questions.recv_timeout(common::PATIENCE).unwrap();
+        let standing = standing_still(&heard);
+        if timeout.is_none() {
+            removing.order(Order::Cancel);
+        }
+        let ended = removing.wait();
+        assert!(matches!(ended, Err(SandboxError::Denied { .. })), "{timeout:?}: {ended:?}");
+        eventually("it ticks again", || heard.load(Ordering::SeqCst) > standing + 3);
+        assert_eq!(office.qemu(), machine, "{timeout:?}: another guest");
+        assert_tree_eq(&before, &office.workspace.snapshot());
+        assert_eq!(office.output("ls | wc -l; pidof rm tail || :").trim(), "20");
+    }
+
+    // What somebody else is asked about is left to him, and the cancel waits for it.
+    let session = Arc::clone(&office.session);
+    let removing =
+        std::thread::spawn(move || session.exec(&CommandRequest::shell("rm -rf ./*"), |_, _| {}));
+    let question = questions.recv_timeout(common::PATIENCE).unwrap();
+    standing_still(&heard);
+    ticking.order(Order::Cancel);
+    // Longer than a guest has to end a command.
+    std::thread::sleep(Duration::from_secs(17));
+    assert!(!ticking.has_ended());
+    office.session.answer(None, question, SafeguardDecision::Allow).unwrap();
+    assert_eq!(removing.join().unwrap().unwrap().exit_code, 0);
+    ticking.wait().unwrap();
+    assert_eq!(office.qemu(), machine, "another guest");
+    office.undo();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+/// Waits until nothing more is heard; what was heard until then.
+fn standing_still(heard: &AtomicUsize) -> usize {
+    let mut at_first = 0;
+    eventually("it stands still", || {
+        at_first = heard.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(500));
+        heard.load(Ordering::SeqCst) == at_first
+    });
+    at_first
 }
 
 /// Each has a guest of its own; what one does the other sees, and their steps come one after the

@@ -78,6 +78,8 @@ pub struct ControlHost<S: StepSink> {
     /// The step of the one command that has one; outlives it by the quiescence.
     step: Option<OpenStep>,
     housekeeping_at: Instant,
+    /// Since when the shim cannot answer, because whatever it runs in was stopped.
+    still_since: Option<Instant>,
     outgoing: VecDeque<HostMessage>,
     events: VecDeque<Event<S::Closed>>,
 }
@@ -98,6 +100,10 @@ struct Command {
     grace: Duration,
     /// Input under way, or `None` if it takes none.
     stdin_unaccepted: Option<usize>,
+    /// When it is to end, unless it has been told so already.
+    times_out_at: Option<Instant>,
+    /// It was told to end because its time was up.
+    timed_out: bool,
     /// When to stop waiting for the shim to report its end.
     give_up_at: Option<Instant>,
 }
@@ -113,6 +119,7 @@ impl<S: StepSink> ControlHost<S> {
             next_id: 1,
             commands: BTreeMap::new(),
             step: None,
+            still_since: None,
             outgoing: VecDeque::from([HostMessage::Hello { version: PROTOCOL_VERSION }]),
             events: VecDeque::new(),
         }
@@ -130,11 +137,8 @@ impl<S: StepSink> ControlHost<S> {
         let id = CommandId(self.next_id);
         exec.id = id;
         let grace = Duration::from_millis(exec.grace_ms);
-        let give_up_at = exec.timeout_ms.and_then(|timeout_ms| {
-            now.checked_add(Duration::from_millis(timeout_ms))?
-                .checked_add(grace)?
-                .checked_add(self.config.patience)
-        });
+        let timeout = exec.timeout_ms.map(Duration::from_millis);
+        let times_out_at = timeout.and_then(|timeout| now.checked_add(timeout));
         let takes_input = exec.stdin == Stdin::Stream || exec.pty.is_some();
         let label = exec.command.to_string();
         let message = HostMessage::Exec(exec);
@@ -145,7 +149,15 @@ impl<S: StepSink> ControlHost<S> {
         }
         self.next_id += 1;
         let stdin_unaccepted = takes_input.then_some(0);
-        self.commands.insert(id, Command { started: false, grace, stdin_unaccepted, give_up_at });
+        let command = Command {
+            started: false,
+            grace,
+            stdin_unaccepted,
+            times_out_at,
+            timed_out: false,
+            give_up_at: None,
+        };
+        self.commands.insert(id, command);
         self.outgoing.push_back(message);
         Ok(id)
     }
@@ -185,10 +197,25 @@ impl<S: StepSink> ControlHost<S> {
     pub fn cancel(&mut self, id: CommandId, now: Instant) -> Result<()> {
         let patience = self.config.patience;
         let command = self.command(id)?;
+        command.times_out_at = None;
         let give_up_at = now.checked_add(command.grace.saturating_add(patience));
-        command.give_up_at = [command.give_up_at, give_up_at].into_iter().flatten().min();
+        command.give_up_at = command.give_up_at.or(give_up_at);
         self.outgoing.push_back(HostMessage::Cancel { id });
         Ok(())
+    }
+
+    /// Whatever the shim runs in stands still from now on: nothing is expected of it until it
+    /// [goes on](Self::go_on).
+    pub fn stand_still(&mut self, now: Instant) {
+        self.still_since.get_or_insert(now);
+    }
+
+    pub fn go_on(&mut self, now: Instant) {
+        let Some(since) = self.still_since.take() else { return };
+        let meanwhile = now.saturating_duration_since(since);
+        for command in self.commands.values_mut() {
+            command.give_up_at = command.give_up_at.map(|at| at + meanwhile);
+        }
     }
 
     /// Tells running commands that files have changed under them.

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use super::{ControlHost, Event, Link, Outcome, StepSink, Violation};
 use crate::error::{ControlError, LineFault};
-use crate::message::{CommandId, PROTOCOL_VERSION, ShimErrorCode, ShimMessage, Stream};
+use crate::message::{
+    Cause, CommandId, ExitStatus, PROTOCOL_VERSION, ShimErrorCode, ShimMessage, Stream,
+};
 use crate::{ByteString, STDIN_WINDOW_BYTES};
 
 impl<S: StepSink> ControlHost<S> {
@@ -26,7 +28,7 @@ impl<S: StepSink> ControlHost<S> {
             ShimMessage::Output { id, stream, data } => self.output(id, stream, data),
             ShimMessage::StdinAccepted { id, bytes } => self.stdin_accepted(id, bytes),
             ShimMessage::StepCompleted { id, status, cause } => {
-                self.completed(id, Outcome::Completed { status, cause }, now);
+                self.completed(id, status, cause, now);
             }
             ShimMessage::RollbackNoted { step_id } => {
                 self.events.push_back(Event::RollbackNoted { step_id });
@@ -107,18 +109,19 @@ impl<S: StepSink> ControlHost<S> {
         }
     }
 
-    fn completed(&mut self, id: CommandId, outcome: Outcome, now: Instant) {
-        match self.commands.get(&id) {
-            None => {
-                let message = "step_completed";
-                return self.violation(Violation::UnknownCommand { message, id });
-            }
-            Some(command) if !command.started => {
-                self.violation(Violation::CompletedBeforeStart { id });
-            }
-            Some(_) => {}
+    fn completed(&mut self, id: CommandId, status: ExitStatus, cause: Cause, now: Instant) {
+        let Some(command) = self.commands.get(&id) else {
+            let message = "step_completed";
+            return self.violation(Violation::UnknownCommand { message, id });
+        };
+        let cause = match cause {
+            Cause::Cancelled if command.timed_out => Cause::TimedOut,
+            cause => cause,
+        };
+        if !command.started {
+            self.violation(Violation::CompletedBeforeStart { id });
         }
-        self.end(id, outcome, now);
+        self.end(id, Outcome::Completed { status, cause }, now);
     }
 
     fn shim_error(

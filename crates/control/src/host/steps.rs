@@ -6,7 +6,7 @@ use std::time::Instant;
 use codeagent_common::StepId;
 
 use super::quiescence::Quiescence;
-use super::{ControlHost, Event, Outcome, StepSink};
+use super::{Command, ControlHost, Event, Outcome, StepSink};
 use crate::error::{ControlError, Result};
 use crate::message::CommandId;
 
@@ -36,6 +36,7 @@ impl<S: StepSink> ControlHost<S> {
     /// Does what is due. To be called at [`next_deadline`](Self::next_deadline); more often is
     /// harmless.
     pub fn advance(&mut self, now: Instant) {
+        self.end_timed_out(now);
         self.give_up_on_overdue(now);
         self.close_settled_step(now);
         if now >= self.housekeeping_at {
@@ -46,13 +47,15 @@ impl<S: StepSink> ControlHost<S> {
 
     /// When to call [`advance`](Self::advance) next.
     pub fn next_deadline(&self) -> Instant {
-        let overdue = self.commands.values().filter_map(|command| command.give_up_at).min();
+        let time_up = self.commands.values().filter_map(|command| command.times_out_at).min();
+        let expected = self.commands.values().filter(|_| self.still_since.is_none());
+        let overdue = expected.filter_map(|command| command.give_up_at).min();
         let step = self.step.as_ref().and_then(|step| match &step.phase {
             Phase::Running => None,
             Phase::Settling { quiescence, .. } => Some(quiescence.look_again_at(&self.config)),
             Phase::CloseFailed { again_at, .. } => Some(*again_at),
         });
-        [overdue, step].into_iter().flatten().fold(self.housekeeping_at, Instant::min)
+        [time_up, overdue, step].into_iter().flatten().fold(self.housekeeping_at, Instant::min)
     }
 
     pub(super) fn open_step(&mut self, command: CommandId, label: &str) -> Result<()> {
@@ -77,7 +80,25 @@ impl<S: StepSink> ControlHost<S> {
         self.events.push_back(Event::Ended { id, outcome });
     }
 
+    /// The shim has a clock, too; but one that stood still for a while is late.
+    fn end_timed_out(&mut self, now: Instant) {
+        let time_up = |(id, command): (&CommandId, &Command)| {
+            command.times_out_at.filter(|at| now >= *at).map(|at| (*id, at))
+        };
+        let timed_out: Vec<(CommandId, Instant)> =
+            self.commands.iter().filter_map(time_up).collect();
+        for (id, at) in timed_out {
+            if let Ok(command) = self.command(id) {
+                command.timed_out = true;
+            }
+            let _ = self.cancel(id, at); // it is there: just found
+        }
+    }
+
     fn give_up_on_overdue(&mut self, now: Instant) {
+        if self.still_since.is_some() {
+            return;
+        }
         let is_overdue = |give_up_at: Option<Instant>| give_up_at.is_some_and(|at| now >= at);
         let overdue: Vec<CommandId> = self
             .commands

@@ -78,6 +78,8 @@ enum News {
     Run(u64, Box<Exec>, Sender<Report>),
     Order(u64, Order),
     RollbackNotify(StepId),
+    StandStill,
+    GoOn,
     /// Whoever waits for the shim to say hello.
     TellWhenReady(Sender<Result<(), ControlError>>),
     ShutDown,
@@ -159,6 +161,16 @@ impl Line {
     /// Tells running commands that files have changed under them.
     pub fn notify_rollback(&self, step: StepId) -> Result<(), LineError> {
         self.tell(News::RollbackNotify(step))
+    }
+
+    /// Whatever the shim runs in stands still: it has all the time it needs, until it
+    /// [goes on](Self::go_on).
+    pub fn stand_still(&self) -> Result<(), LineError> {
+        self.tell(News::StandStill)
+    }
+
+    pub fn go_on(&self) -> Result<(), LineError> {
+        self.tell(News::GoOn)
     }
 
     /// Ends the shim, with all commands.

@@ -87,6 +87,8 @@ impl<W: Write> Operator<W> {
             },
             // Without a shim there is nobody to tell.
             News::RollbackNotify(step) => drop(self.host.notify_rollback(step)),
+            News::StandStill => self.host.stand_still(Instant::now()),
+            News::GoOn => self.host.go_on(Instant::now()),
             News::ShutDown => drop(self.host.shut_down()),
             News::Message(_) | News::Closed => {}
         }

@@ -104,8 +104,8 @@ pub struct Ran {
 pub trait Executor: Send + Sync + fmt::Debug {
     fn isolation(&self) -> Isolation;
 
-    /// Before the first command: makes what lasts longer than one. `warn` is for what people have to
-    /// know.
+    /// Before each command: makes what lasts longer than one, if it is not there. `warn` is for what
+    /// people have to know.
     fn begin(&self, _folders: &[SharedFolder<'_>], _warn: &dyn Fn(String)) -> Result<()> {
         Ok(())
     }

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::event::Event;
 use super::lane::{Patience, Turn};
+use super::questions::Questions;
 use super::{Active, Session};
 use crate::classify;
 use crate::error::{Result, SandboxError};
@@ -35,6 +36,9 @@ pub(crate) struct Orders {
     sender: Sender<Order>,
     cancelled: Arc<AtomicBool>,
     is_background: bool,
+    command: u64,
+    /// What it asks is not wanted any more when it is cancelled.
+    questions: Arc<Questions>,
 }
 
 impl Orders {
@@ -42,6 +46,7 @@ impl Orders {
     fn send(&self, order: Order) -> bool {
         if matches!(order, Order::Cancel) {
             self.cancelled.store(true, Ordering::SeqCst);
+            self.questions.deny_those_of(self.command);
         }
         self.sender.send(order).is_ok()
     }
@@ -315,8 +320,13 @@ impl Session {
     fn register(&self, request: &CommandRequest) -> (u64, Orders, Receiver<Order>) {
         let id = self.next_command.fetch_add(1, Ordering::Relaxed);
         let (sender, taken) = channel();
-        let is_background = request.background;
-        let orders = Orders { sender, cancelled: Arc::default(), is_background };
+        let orders = Orders {
+            sender,
+            cancelled: Arc::default(),
+            is_background: request.background,
+            command: id,
+            questions: Arc::clone(&self.questions),
+        };
         self.running.lock().insert(id, orders.clone());
         (id, orders, taken)
     }
@@ -371,6 +381,7 @@ impl Session {
             true => None,
             false => Some(active.take_turn(&patience)?.of_command(id)),
         };
+        let asks = self.questions.may_come_from(id, request.background);
         // It may have had to wait.
         if cancelled() {
             return Err(SandboxError::Cancelled);
@@ -387,15 +398,20 @@ impl Session {
             })
             .collect();
         let keepers = super::keepers_of(&active.folders)?;
+        let shared = super::shared(&active.folders, &keepers);
+        let warn = |message| self.bus.tell(&Event::Warning { directory: None, message });
+        // What it takes to begin is not the command's time.
+        active.executor.begin(&shared, &warn)?;
+        asks.begins(request.timeout);
         let ran = active.executor.run(Work {
             folders: &folders,
-            shared: &super::shared(&active.folders, &keepers),
+            shared: &shared,
             exec: request.exec(),
             view: self.views(request.view.unwrap_or(self.options.view)),
             background: request.background,
             orders,
             output,
-            warn: &|message| self.bus.tell(&Event::Warning { directory: None, message }),
+            warn: &warn,
         });
         if ran.is_err() {
             // A worker that was lost meanwhile is replaced at once: the next one takes back what its

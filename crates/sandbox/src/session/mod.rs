@@ -18,6 +18,7 @@ mod history;
 mod lane;
 mod network;
 mod options;
+mod questions;
 mod status;
 mod watch;
 
@@ -53,6 +54,7 @@ use event::Bus;
 use folder::{Folder, Keeper, Outlets, SharedAsker, SharedExecutor};
 use lane::{Lane, Patience, Turn, Workers};
 use network::Gateway;
+use questions::Questions;
 use watch::Watcher;
 
 /// See the module.
@@ -63,6 +65,7 @@ pub struct Session {
     asker: SharedAskerBox,
     /// That of the session while it runs.
     executor: SharedExecutor,
+    questions: Arc<Questions>,
     /// The rules that the workers have.
     guard: Guard,
     active: RwLock<Option<Arc<Active>>>,
@@ -119,6 +122,7 @@ impl Session {
             bus: Bus::default(),
             asker: SharedAskerBox(Arc::new(RwLock::new(asker))),
             executor: SharedExecutor::default(),
+            questions: Arc::default(),
             active: RwLock::new(None),
             running: Mutex::default(),
             ended: Condvar::new(),
@@ -160,6 +164,7 @@ impl Session {
             bus: self.bus.clone(),
             asker: Arc::clone(&self.asker.0),
             executor: Arc::clone(&self.executor),
+            questions: Arc::clone(&self.questions),
         };
         let folders = self
             .options

@@ -123,6 +123,7 @@ impl Guest {
 
     /// A question is open anyway: without this it holds what it is about, and nothing else.
     pub(super) fn pause(&self) {
+        let _ = self.line.stand_still(); // it has died meanwhile
         if let Some(machine) = &*self.machine.lock() {
             let _ = machine.pause();
         }
@@ -132,6 +133,7 @@ impl Guest {
         if let Some(machine) = &*self.machine.lock() {
             let _ = machine.resume(); // it has died meanwhile
         }
+        let _ = self.line.go_on(); // likewise
     }
 
     pub(super) fn notify_rollback(&self, step: StepId) {
