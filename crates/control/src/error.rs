@@ -36,6 +36,8 @@ pub enum ControlError {
     NotReady,
     #[error("the shim is gone")]
     Disconnected,
+    #[error("the shim does not read what it is sent")]
+    Unread,
     #[error("the shim speaks version {shim} of the control protocol, this host version {host}")]
     VersionMismatch { host: u32, shim: u32 },
     #[error("step {step} is still open")]

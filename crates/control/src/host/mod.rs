@@ -210,6 +210,10 @@ impl<S: StepSink> ControlHost<S> {
         self.still_since.get_or_insert(now);
     }
 
+    pub fn is_still(&self) -> bool {
+        self.still_since.is_some()
+    }
+
     pub fn go_on(&mut self, now: Instant) {
         let Some(since) = self.still_since.take() else { return };
         let meanwhile = now.saturating_duration_since(since);

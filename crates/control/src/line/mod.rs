@@ -1,16 +1,19 @@
 //! A line to a shim: carries bytes and time for [`ControlHost`], for any number of commands at once.
 //!
 //! ```text
-//! shim ──► reader ──► operator ──► reports of each command ──► whoever runs it
+//!      ◄── writer ◄── outbox ◄──┐
+//! shim ──► reader ──► operator ─┴► reports of each command ──► whoever runs it
 //!            ▲           ▲                                          │
 //!            └── room ◄──┼──────── what was read of them ◄──────────┤
 //!                        └──────── orders ◄─────────────────────────┘
 //! ```
 //!
 //! Who does not read the output of a command holds up the reader, and so the shim, in the end; but
-//! never the operator, so that a cancel always gets through.
+//! never the operator, so that a cancel always gets through. Nor does a shim that does not read what
+//! it is sent: the operator hands it to a writer, and after a while gives the shim up.
 
 mod operator;
+mod outbox;
 mod room;
 
 use std::io::{Read, Write};
@@ -28,6 +31,7 @@ use crate::framing::MessageReader;
 use crate::host::Outcome;
 use crate::message::{Exec, PtySize, ShimMessage, Stream};
 use operator::Operator;
+use outbox::Outbox;
 use room::Room;
 
 /// How many messages may wait for the operator.
@@ -100,7 +104,7 @@ impl Line {
     ) -> io::Result<Self> {
         let (news, inbox) = mpsc::sync_channel(NEWS_WAITING);
         let room = Arc::new(Room::default());
-        let operator = Operator::new(to_shim, Arc::clone(&room));
+        let operator = Operator::new(Outbox::open(to_shim)?, Arc::clone(&room));
         thread::Builder::new().name("shim-line".into()).spawn(move || operator.work(&inbox))?;
         let (to_operator, gate) = (news.clone(), Arc::clone(&room));
         thread::Builder::new()

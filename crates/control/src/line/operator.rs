@@ -2,23 +2,28 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use codeagent_common::{ByteString, StepId};
 
+use super::outbox::Outbox;
 use super::room::Room;
 use super::{News, Order, Report, until};
 use crate::error::ControlError;
-use crate::framing::MessageWriter;
+use crate::framing::encode;
 use crate::host::{Activity, Attribution, ControlHost, Event, HostConfig, StepSink};
-use crate::message::{CommandId, Exec, HostMessage};
+use crate::message::{CommandId, Exec};
 
-pub(super) struct Operator<W> {
+/// How long a shim may leave lying what it is sent.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct Operator {
     host: ControlHost<NoSteps>,
-    to_shim: MessageWriter<W, HostMessage>,
+    to_shim: Outbox,
+    /// Before that it could not read.
+    went_on_at: Instant,
     /// Until the shim has said hello.
     waiting_calls: Vec<(u64, Box<Exec>)>,
     waiting_for_ready: Vec<Sender<Result<(), ControlError>>>,
@@ -43,11 +48,13 @@ struct Command {
     is_cancelled: bool,
 }
 
-impl<W: Write> Operator<W> {
-    pub(super) fn new(to_shim: W, room: Arc<Room>) -> Self {
+impl Operator {
+    pub(super) fn new(to_shim: Outbox, room: Arc<Room>) -> Self {
+        let now = Instant::now();
         Self {
-            host: ControlHost::new(NoSteps, HostConfig::default(), Instant::now()),
-            to_shim: MessageWriter::new(to_shim),
+            host: ControlHost::new(NoSteps, HostConfig::default(), now),
+            to_shim,
+            went_on_at: now,
             waiting_calls: Vec::new(),
             waiting_for_ready: Vec::new(),
             commands: HashMap::new(),
@@ -66,7 +73,14 @@ impl<W: Write> Operator<W> {
                 self.pass_on(event);
             }
             self.send();
-            match inbox.recv_timeout(until(self.host.next_deadline())) {
+            let unread_at = self.unread_at();
+            if unread_at.is_some_and(|at| Instant::now() >= at) {
+                self.give_up_on_shim();
+                continue;
+            }
+            let deadline = self.host.next_deadline();
+            let deadline = unread_at.map_or(deadline, |at| at.min(deadline));
+            match inbox.recv_timeout(until(deadline)) {
                 Ok(News::Message(message)) => self.host.receive(message, Instant::now()),
                 Ok(News::Closed) => self.host.channel_closed(Instant::now()),
                 Ok(news) => self.take(news),
@@ -88,7 +102,10 @@ impl<W: Write> Operator<W> {
             // Without a shim there is nobody to tell.
             News::RollbackNotify(step) => drop(self.host.notify_rollback(step)),
             News::StandStill => self.host.stand_still(Instant::now()),
-            News::GoOn => self.host.go_on(Instant::now()),
+            News::GoOn => {
+                self.went_on_at = Instant::now();
+                self.host.go_on(self.went_on_at);
+            }
             News::ShutDown => drop(self.host.shut_down()),
             News::Message(_) | News::Closed => {}
         }
@@ -221,7 +238,7 @@ impl<W: Write> Operator<W> {
         for call in calls {
             self.end(call, Report::Failed(error.clone()));
         }
-        self.failed = Some(error.clone());
+        self.failed.get_or_insert_with(|| error.clone());
     }
 
     fn end(&mut self, call: u64, report: Report) {
@@ -234,11 +251,25 @@ impl<W: Write> Operator<W> {
 
     fn send(&mut self) {
         while let Some(message) = self.host.next_message() {
-            // A shim that has gone is noticed by the thread that reads.
-            if self.to_shim.write(&message).is_err() {
-                break;
+            // One that is too long was refused before it came here.
+            let Ok(line) = encode(&message) else { continue };
+            if !self.to_shim.put(line) {
+                return self.give_up_on_shim();
             }
         }
+    }
+
+    /// When to stop waiting for the shim to read.
+    fn unread_at(&self) -> Option<Instant> {
+        if self.failed.is_some() || self.host.is_still() {
+            return None;
+        }
+        Some(self.to_shim.unread_since()?.max(self.went_on_at) + UNREAD_PATIENCE)
+    }
+
+    fn give_up_on_shim(&mut self) {
+        self.fail(&ControlError::Unread);
+        self.host.channel_closed(Instant::now());
     }
 }
 
