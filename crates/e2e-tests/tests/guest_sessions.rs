@@ -310,6 +310,39 @@ fn standing_still(heard: &AtomicUsize) -> usize {
     at_first
 }
 
+/// CC-08 to CC-12: somebody in the guest who never stops writing holds no step open for long; what he
+/// writes later is not part of it.
+#[test]
+fn a_step_of_a_guest_ends_although_somebody_else_in_it_goes_on_writing() {
+    let test = "a_step_of_a_guest_ends_although_somebody_else_in_it_goes_on_writing";
+    let Some(ground) = Ground::find(test) else { return };
+    let office = Office::new(&ground, TempWorkspace::with_fixture(fixtures::small_tree));
+    let before = office.workspace.snapshot();
+    let mut writing = CommandRequest::shell("while :; do echo late > late; done");
+    writing.background = true;
+    let writing = office.session.spawn(writing, |_, _| {}).unwrap();
+    let late = office.workspace.working().join("late");
+    eventually("it writes", || late.exists());
+
+    let began = std::time::Instant::now();
+    let report = office.run("echo mine > mine");
+    let took = began.elapsed();
+    assert!((Duration::from_millis(100)..Duration::from_secs(20)).contains(&took), "{took:?}");
+    let step = report.directories[0].step.expect("it changed something");
+    fs::remove_file(&late).unwrap();
+    eventually("it goes on writing", || late.exists());
+    writing.order(Order::Cancel);
+    writing.wait().unwrap();
+    let is_ours = |step: &codeagent_interceptor::HistoryEntry| matches!(step, codeagent_interceptor::HistoryEntry::Step(step) if !step.id.is_ambient());
+    let history = office.session.history(None).unwrap();
+    assert_eq!(history.iter().filter(|entry| is_ours(entry)).count(), 1, "{history:?}");
+    assert!(!is_ours(history.last().unwrap()), "{history:?}");
+    let changes = office.session.changes(None, step).unwrap();
+    assert!(format!("{changes:?}").contains("mine"), "{changes:?}");
+    office.session.undo(None, history.len(), OnConflict::Force).unwrap();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
 /// Each has a guest of its own; what one does the other sees, and their steps come one after the
 /// other.
 #[test]

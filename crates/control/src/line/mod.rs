@@ -1,4 +1,5 @@
-//! A line to a shim: carries bytes and time for [`ControlHost`], for any number of commands at once.
+//! A line to a shim: carries bytes and time for [`ControlHost`](crate::ControlHost), for any number of
+//! commands at once.
 //!
 //! ```text
 //!      ◄── writer ◄── outbox ◄──┐

@@ -1,26 +1,25 @@
 //! The thread between a shim and those who run commands through it.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use codeagent_common::{ByteString, StepId};
+use codeagent_common::ByteString;
 
 use super::outbox::Outbox;
 use super::room::Room;
 use super::{News, Order, Report, until};
 use crate::error::ControlError;
 use crate::framing::encode;
-use crate::host::{Activity, Attribution, ControlHost, Event, HostConfig, StepSink};
+use crate::host::{ControlHost, Event};
 use crate::message::{CommandId, Exec};
 
 /// How long a shim may leave lying what it is sent.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct Operator {
-    host: ControlHost<NoSteps>,
+    host: ControlHost,
     to_shim: Outbox,
     /// Before that it could not read.
     went_on_at: Instant,
@@ -50,11 +49,10 @@ struct Command {
 
 impl Operator {
     pub(super) fn new(to_shim: Outbox, room: Arc<Room>) -> Self {
-        let now = Instant::now();
         Self {
-            host: ControlHost::new(NoSteps, HostConfig::default(), now),
+            host: ControlHost::new(),
             to_shim,
-            went_on_at: now,
+            went_on_at: Instant::now(),
             waiting_calls: Vec::new(),
             waiting_for_ready: Vec::new(),
             commands: HashMap::new(),
@@ -78,11 +76,14 @@ impl Operator {
                 self.give_up_on_shim();
                 continue;
             }
-            let deadline = self.host.next_deadline();
-            let deadline = unread_at.map_or(deadline, |at| at.min(deadline));
-            match inbox.recv_timeout(until(deadline)) {
-                Ok(News::Message(message)) => self.host.receive(message, Instant::now()),
-                Ok(News::Closed) => self.host.channel_closed(Instant::now()),
+            let deadline = [self.host.next_deadline(), unread_at].into_iter().flatten().min();
+            let heard = match deadline {
+                Some(at) => inbox.recv_timeout(until(at)),
+                None => inbox.recv().map_err(RecvTimeoutError::from),
+            };
+            match heard {
+                Ok(News::Message(message)) => self.host.receive(message),
+                Ok(News::Closed) => self.host.channel_closed(),
                 Ok(news) => self.take(news),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -133,7 +134,7 @@ impl Operator {
 
     fn begin(&mut self, call: u64, exec: Exec) {
         let Some(command) = self.commands.get_mut(&call) else { return };
-        match self.host.exec(exec, Attribution::Background, Instant::now()) {
+        match self.host.exec(exec, Instant::now()) {
             Ok(id) => {
                 command.id = Some(id);
                 self.calls.insert(id, call);
@@ -192,7 +193,7 @@ impl Operator {
         }
     }
 
-    fn pass_on(&mut self, event: Event<()>) {
+    fn pass_on(&mut self, event: Event) {
         match event {
             Event::Ready => {
                 for tell in self.waiting_for_ready.drain(..) {
@@ -269,7 +270,7 @@ impl Operator {
 
     fn give_up_on_shim(&mut self) {
         self.fail(&ControlError::Unread);
-        self.host.channel_closed(Instant::now());
+        self.host.channel_closed();
     }
 }
 
@@ -280,30 +281,5 @@ impl Command {
                 let _ = waiting.send(()); // it does not wait any more
             }
         }
-    }
-}
-
-/// Steps are opened and closed by whoever runs commands.
-#[derive(Debug)]
-struct NoSteps;
-
-impl StepSink for NoSteps {
-    type Closed = ();
-    type Error = Infallible;
-
-    fn open_step(&mut self, _: &str) -> Result<StepId, Infallible> {
-        Ok(StepId(0))
-    }
-
-    fn close_step(&mut self, _: StepId, _: Option<i32>) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn close_quiet_ambient_step(&mut self) -> Result<Option<()>, Infallible> {
-        Ok(None)
-    }
-
-    fn activity(&self) -> Activity {
-        Activity::default()
     }
 }

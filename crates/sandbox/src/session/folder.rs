@@ -310,7 +310,7 @@ impl Folder {
             }
             if let Some(executor) = held {
                 // A machine that goes on has forgotten what it waits for: it has to be there.
-                let settled = Request::WaitUntilQuiet { timeout: SETTLING };
+                let settled = Request::WaitUntilQuiet { quiet: Duration::ZERO, timeout: SETTLING };
                 let _ = folder.keeper().map(|keeper| keeper.client().call::<bool>(settled));
                 executor.go_on();
             }
