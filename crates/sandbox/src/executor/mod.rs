@@ -113,13 +113,16 @@ pub trait Executor: Send + Sync + fmt::Debug {
     /// Returns when the command has ended.
     fn run(&self, work: Work<'_>) -> Result<Ran>;
 
-    /// Somebody is asked about what a command wants to do. If this says that everything waits now,
-    /// [`Executor::go_on`] is called when what was asked about has been done or refused.
-    fn hold(&self) -> bool {
-        false
-    }
+    /// Somebody may have to be asked about what a command wants to do. Must not wait. When it is
+    /// decided, [`Executor::go_on`] is called.
+    fn asked(&self) {}
 
-    fn go_on(&self) {}
+    /// He is asked now: until then everything may wait.
+    fn hold(&self) {}
+
+    /// What was asked about is decided. `settle` waits until what is on its way has been done or
+    /// refused, in all folders.
+    fn go_on(&self, _settle: &dyn Fn()) {}
 
     /// A step was undone or redone: files have changed under the commands that run.
     fn rolled_back(&self, _step: StepId) {}

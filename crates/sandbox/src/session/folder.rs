@@ -64,6 +64,8 @@ pub(crate) struct Outlets {
     pub(crate) asker: SharedAsker,
     pub(crate) executor: SharedExecutor,
     pub(crate) questions: Arc<Questions>,
+    /// All of the session.
+    pub(crate) folders: Arc<parking_lot::RwLock<Vec<Weak<Folder>>>>,
 }
 
 impl std::fmt::Debug for Outlets {
@@ -295,27 +297,53 @@ impl Folder {
         let timeout = folder.settings.lock().safeguards.timeout;
         let denied_at = Instant::now() + timeout;
         folder.outlets.questions.open(&folder.label, &request);
+        let executor = folder.outlets.executor.read().as_ref().and_then(Weak::upgrade);
+        if let Some(executor) = &executor {
+            executor.asked();
+        }
+        let at_work = executor.clone();
         let asking = std::thread::Builder::new().name("safeguard".into());
         let asked = asking.spawn(move || {
-            let (id, questions) = (request.id, Arc::clone(&folder.outlets.questions));
-            if !folder.is_to_ask() {
-                return questions.settle(&folder.label, id);
-            }
-            let executor = folder.outlets.executor.read().as_ref().and_then(Weak::upgrade);
-            let held = executor.filter(|executor| executor.hold());
-            folder.put(Question { directory: folder.label.clone(), request, timeout });
-            if questions.wait(&folder.label, id, denied_at) == Fate::Unwanted {
-                // Somebody may just have answered.
-                let _ = folder.answer(id, SafeguardDecision::Deny);
-            }
-            if let Some(executor) = held {
-                // A machine that goes on has forgotten what it waits for: it has to be there.
-                let settled = Request::WaitUntilQuiet { quiet: Duration::ZERO, timeout: SETTLING };
-                let _ = folder.keeper().map(|keeper| keeper.client().call::<bool>(settled));
-                executor.go_on();
+            folder.wait_for_answer(request, (timeout, denied_at), at_work.as_deref());
+            if let Some(executor) = at_work {
+                executor.go_on(&|| folder.settle_all());
             }
         });
-        drop(asked); // without a thread nobody is asked, and it is denied in time
+        // Without a thread nobody is asked, and it is denied in time.
+        if let (Err(_), Some(executor)) = (asked, executor) {
+            executor.go_on(&|| {});
+        }
+    }
+
+    fn wait_for_answer(
+        self: &Arc<Self>,
+        request: codeagent_common::SafeguardRequest,
+        (timeout, denied_at): (Duration, Instant),
+        executor: Option<&dyn Executor>,
+    ) {
+        let (id, questions) = (request.id, &self.outlets.questions);
+        if !self.is_to_ask() {
+            return questions.settle(&self.label, id);
+        }
+        if let Some(executor) = executor {
+            executor.hold();
+        }
+        self.put(Question { directory: self.label.clone(), request, timeout });
+        if questions.wait(&self.label, id, denied_at) == Fate::Unwanted {
+            // Somebody may just have answered.
+            let _ = self.answer(id, SafeguardDecision::Deny);
+        }
+    }
+
+    /// A machine that goes on has forgotten what it waits for: it has to be there, in each of its
+    /// folders.
+    fn settle_all(&self) {
+        let folders: Vec<_> =
+            self.outlets.folders.read().iter().filter_map(Weak::upgrade).collect();
+        for folder in folders {
+            let settled = Request::WaitUntilQuiet { quiet: Duration::ZERO, timeout: SETTLING };
+            let _ = folder.keeper().map(|keeper| keeper.client().call::<bool>(settled));
+        }
     }
 
     /// On a thread of its own: whoever is asked may take his time.
@@ -329,7 +357,7 @@ impl Folder {
                 let _ = folder.answer(question.request.id, decision);
             }
         });
-        drop(asked); // likewise
+        drop(asked); // without a thread there is no answer, which means no
     }
 
     pub(crate) fn answer(

@@ -160,11 +160,13 @@ impl Session {
     }
 
     fn make_active(&self) -> Result<Active> {
+        let all = Arc::<RwLock<Vec<_>>>::default();
         let outlets = || Outlets {
             bus: self.bus.clone(),
             asker: Arc::clone(&self.asker.0),
             executor: Arc::clone(&self.executor),
             questions: Arc::clone(&self.questions),
+            folders: Arc::clone(&all),
         };
         let folders = self
             .options
@@ -173,6 +175,7 @@ impl Session {
             .map(|options| Folder::new(options, &self.options, outlets()).map(Arc::new))
             .collect::<Result<Vec<_>>>()?;
         check_apart(&folders)?;
+        *all.write() = folders.iter().map(Arc::downgrade).collect();
         let first = folders.first().ok_or(SandboxError::NotRunning)?;
         let gate = self.gate();
         let wanted = Wanted {

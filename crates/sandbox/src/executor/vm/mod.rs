@@ -3,6 +3,7 @@
 
 mod guest;
 mod plan;
+mod standstill;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use super::{Executor, Isolation, Ran, SharedFolder, Work};
 use crate::error::{Result, SandboxError, lost};
 use guest::Guest;
 pub(crate) use plan::{GuestNetwork, VmPlan, facts};
+use standstill::Standstill;
 
 #[derive(Debug)]
 pub struct VmExecutor {
     plan: VmPlan,
     guest: Mutex<Option<Arc<Guest>>>,
-    /// Questions that are open.
-    holds: Mutex<usize>,
+    standstill: Standstill,
 }
 
 impl VmExecutor {
     pub(crate) fn new(plan: VmPlan) -> Self {
-        Self { plan, guest: Mutex::default(), holds: Mutex::default() }
+        Self { plan, guest: Mutex::default(), standstill: Standstill::default() }
     }
 
     /// The guest that runs, or a new one: the last may have died, or have lost a folder with the
@@ -47,6 +48,10 @@ impl VmExecutor {
         }
         let guest = Guest::start(&self.plan, folders, warn)?;
         Ok(Arc::clone(current.insert(Arc::new(guest))))
+    }
+
+    fn current(&self) -> Option<Arc<Guest>> {
+        self.guest.lock().clone()
     }
 
     /// Whatever still runs in it must not write to the folders any more.
@@ -106,35 +111,34 @@ impl Executor for VmExecutor {
         })
     }
 
-    fn hold(&self) -> bool {
-        let mut holds = self.holds.lock();
-        *holds += 1;
-        if *holds == 1
-            && let Some(guest) = &*self.guest.lock()
-        {
-            guest.pause();
-        }
-        true
+    fn asked(&self) {
+        self.standstill.asked();
     }
 
-    fn go_on(&self) {
-        let mut holds = self.holds.lock();
-        *holds = holds.saturating_sub(1);
-        if *holds == 0
-            && let Some(guest) = &*self.guest.lock()
-        {
-            guest.resume();
-        }
+    fn hold(&self) {
+        self.standstill.hold(|| {
+            if let Some(guest) = self.current() {
+                guest.pause();
+            }
+        });
+    }
+
+    fn go_on(&self, settle: &dyn Fn()) {
+        self.standstill.go_on(settle, || {
+            if let Some(guest) = self.current() {
+                guest.resume();
+            }
+        });
     }
 
     fn rolled_back(&self, step: StepId) {
-        if let Some(guest) = &*self.guest.lock() {
+        if let Some(guest) = self.current() {
             guest.notify_rollback(step);
         }
     }
 
     fn about(&self) -> Option<String> {
-        self.guest.lock().as_ref().map(|guest| guest.about())
+        self.current().map(|guest| guest.about())
     }
 
     fn end(&self) {
