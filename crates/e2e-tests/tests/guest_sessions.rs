@@ -18,9 +18,10 @@ use codeagent_sandbox::SandboxError;
 use codeagent_sandbox::executor::Isolation;
 use codeagent_sandbox::session::{
     Access, AnsweredElsewhere, Asker, CommandRequest, Event, FileChange, FolderOptions, Question,
+    Running, Session, State,
 };
 use codeagent_test_support::{TempWorkspace, assert_tree_eq, fixtures};
-use common::{Ground, Office, descendants, eventually, kill, output};
+use common::{Ground, Office, descendants, eventually, kill, options, output};
 
 /// UR-01, UR-02, UR-04, UR-05, VF-04: what a command does is one step, whatever it does; undone and
 /// redone it is exact, and the guest sees it at once. UR-03: so it is with several of many. SL-08.
@@ -341,6 +342,66 @@ fn a_step_of_a_guest_ends_although_somebody_else_in_it_goes_on_writing() {
     assert!(format!("{changes:?}").contains("mine"), "{changes:?}");
     office.session.undo(None, history.len(), OnConflict::Force).unwrap();
     assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+/// A boot takes seconds, and nobody waits for it who does not want a guest: whoever asks how the
+/// session is, stops it, or cancels the command that needs a new one.
+#[test]
+fn nobody_waits_for_a_boot_but_whoever_wants_a_guest() {
+    let test = "nobody_waits_for_a_boot_but_whoever_wants_a_guest";
+    let Some(ground) = Ground::find(test) else { return };
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let state = tempfile::tempdir().unwrap();
+    let session = Session::new(options(&ground, &workspace, state.path())).unwrap();
+    let starting = Arc::clone(&session);
+    let starting = std::thread::spawn(move || starting.start());
+    eventually("it boots", || machines() == 1);
+    assert_eq!(session.status().unwrap().state, State::Stopped);
+    assert!(!starting.is_finished(), "the boot was waited for");
+    session.stop().unwrap();
+    let started = starting.join().unwrap();
+    assert!(matches!(started, Err(SandboxError::Cancelled)), "{started:?}");
+    assert_eq!(descendants(std::process::id()), []);
+
+    session.start().unwrap();
+    let commands = two_that_wait_for_a_guest(&session);
+    assert_eq!(session.status().unwrap().state, State::Running);
+    for command in &commands {
+        session.cancel(command.id).unwrap();
+    }
+    for command in commands {
+        let ended = command.wait();
+        assert!(matches!(ended, Err(SandboxError::Cancelled)), "{ended:?}");
+    }
+    assert_eq!(output(&session, "echo here"), "here\n");
+
+    let commands = two_that_wait_for_a_guest(&session);
+    session.stop().unwrap();
+    for command in commands {
+        let ended = command.wait();
+        assert!(matches!(ended, Err(SandboxError::Cancelled)), "{ended:?}");
+    }
+    assert_eq!(descendants(std::process::id()), []);
+}
+
+/// The machine has died, and two commands want another; the second waits for what the first has
+/// started.
+fn two_that_wait_for_a_guest(session: &Arc<Session>) -> [Running; 2] {
+    let found = descendants(std::process::id());
+    let machine = found.iter().find(|(_, name)| name.starts_with("qemu-system")).unwrap().0;
+    kill(machine);
+    eventually("it is gone", || machines() == 0);
+    let first = session.spawn(CommandRequest::shell("true"), |_, _| {}).unwrap();
+    eventually("it boots", || machines() == 1);
+    let mut second = CommandRequest::shell("true");
+    second.background = true;
+    [first, session.spawn(second, |_, _| {}).unwrap()]
+}
+
+/// How many of ours run.
+fn machines() -> usize {
+    let found = descendants(std::process::id());
+    found.iter().filter(|(_, name)| name.starts_with("qemu-system")).count()
 }
 
 /// Each has a guest of its own; what one does the other sees, and their steps come one after the

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use codeagent_common::StepId;
+use codeagent_common::{CancelToken, StepId};
 use codeagent_control::{Exec, Order, Outcome, Stream};
 use codeagent_namespace::{FolderStep, View, ViewChoice, WorkFolder};
 use codeagent_worker::Client;
@@ -71,6 +71,8 @@ pub struct Work<'a> {
     pub output: &'a mut dyn FnMut(Stream, &[u8]),
     /// What people have to know before it begins.
     pub warn: &'a dyn Fn(String),
+    /// It is not wanted any more; once it runs, that comes as an order.
+    pub cancel: &'a CancelToken,
 }
 
 /// A folder of a session, for whoever shows it to more than one command.
@@ -106,7 +108,12 @@ pub trait Executor: Send + Sync + fmt::Debug {
 
     /// Before each command: makes what lasts longer than one, if it is not there. `warn` is for what
     /// people have to know.
-    fn begin(&self, _folders: &[SharedFolder<'_>], _warn: &dyn Fn(String)) -> Result<()> {
+    fn begin(
+        &self,
+        _folders: &[SharedFolder<'_>],
+        _warn: &dyn Fn(String),
+        _cancel: &CancelToken,
+    ) -> Result<()> {
         Ok(())
     }
 

@@ -7,9 +7,9 @@ mod standstill;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use codeagent_common::StepId;
+use codeagent_common::{CancelToken, StepId};
 use codeagent_control::{LineError, Outcome};
 use codeagent_namespace::{Steps, View};
 use parking_lot::Mutex;
@@ -20,34 +20,58 @@ use guest::Guest;
 pub(crate) use plan::{GuestNetwork, VmPlan, facts};
 use standstill::Standstill;
 
+/// How soon somebody who waits for a guest notices that he is not to wait any more.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+
 #[derive(Debug)]
 pub struct VmExecutor {
     plan: VmPlan,
+    /// Held for a moment only: who wants to know how it is, or to end it, waits for nothing.
     guest: Mutex<Option<Arc<Guest>>>,
+    /// Held by whoever starts one, for as long as that takes.
+    starting: Mutex<()>,
     standstill: Standstill,
 }
 
 impl VmExecutor {
     pub(crate) fn new(plan: VmPlan) -> Self {
-        Self { plan, guest: Mutex::default(), standstill: Standstill::default() }
+        Self {
+            plan,
+            guest: Mutex::default(),
+            starting: Mutex::default(),
+            standstill: Standstill::default(),
+        }
     }
 
     /// The guest that runs, or a new one: the last may have died, or have lost a folder with the
     /// worker that served it.
-    fn guest(&self, folders: &[SharedFolder<'_>], warn: &dyn Fn(String)) -> Result<Arc<Guest>> {
-        let mut current = self.guest.lock();
-        if let Some(guest) = current.take() {
+    fn guest(
+        &self,
+        folders: &[SharedFolder<'_>],
+        warn: &dyn Fn(String),
+        cancel: &CancelToken,
+    ) -> Result<Arc<Guest>> {
+        let _starting = loop {
+            if cancel.is_cancelled() {
+                return Err(SandboxError::Cancelled);
+            }
+            if let Some(starting) = self.starting.try_lock_for(ASK_AGAIN) {
+                break starting;
+            }
+        };
+        if let Some(guest) = self.current() {
             match guest.reason_to_replace(folders)? {
-                None => return Ok(Arc::clone(current.insert(guest))),
+                None => return Ok(guest),
                 Some(reason) => {
                     warn(format!("the guest is started again: {reason}"));
                     // With it goes whatever still runs in it.
-                    guest.end_at_once();
+                    self.give_up(&guest);
                 }
             }
         }
-        let guest = Guest::start(&self.plan, folders, warn)?;
-        Ok(Arc::clone(current.insert(Arc::new(guest))))
+        let guest = Arc::new(Guest::start(&self.plan, folders, warn, cancel)?);
+        *self.guest.lock() = Some(Arc::clone(&guest));
+        Ok(guest)
     }
 
     fn current(&self) -> Option<Arc<Guest>> {
@@ -69,12 +93,17 @@ impl Executor for VmExecutor {
         Isolation::Vm
     }
 
-    fn begin(&self, folders: &[SharedFolder<'_>], warn: &dyn Fn(String)) -> Result<()> {
-        self.guest(folders, warn).map(drop)
+    fn begin(
+        &self,
+        folders: &[SharedFolder<'_>],
+        warn: &dyn Fn(String),
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        self.guest(folders, warn, cancel).map(drop)
     }
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
-        let guest = self.guest(work.shared, work.warn)?;
+        let guest = self.guest(work.shared, work.warn, work.cancel)?;
         let steps = match work.background {
             true => Steps::ambient(work.folders),
             false => Steps::open(work.folders, &work.exec.label(), View::Live)?,
