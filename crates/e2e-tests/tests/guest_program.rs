@@ -203,7 +203,8 @@ fn a_guest_reaches_what_is_listed_and_nothing_else() {
     let heard = || elsewhere.iter().chain([&names]).map(|count| count.load(Ordering::SeqCst)).sum();
     let home = Home::new(&ground);
     let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
-    let ask = format!(r"printf 'GET / HTTP/1.0\r\n\r\n' | timeout 20 nc {LISTED} {PORT}; echo; {PROBES}");
+    let ask =
+        format!(r"printf 'GET / HTTP/1.0\r\n\r\n' | timeout 20 nc {LISTED} {PORT}; echo; {PROBES}");
     let run = |network: &[&str]| {
         let arguments =
             [&["run", "--isolation", "vm"], network, &["--", "sh", "-c", &ask]].concat();

@@ -50,7 +50,9 @@ mod tests {
     #[test]
     fn it_goes_on_after_the_last_question_of_all_folders() {
         let (still, resumed) = (Standstill::default(), AtomicUsize::new(0));
-        let resume = || drop(resumed.fetch_add(1, Ordering::SeqCst));
+        let resume = || {
+            resumed.fetch_add(1, Ordering::SeqCst);
+        };
         still.asked();
         still.hold(|| {});
         // Whoever heard of this one has not stopped anything yet.
@@ -65,7 +67,9 @@ mod tests {
     #[test]
     fn a_question_that_is_raised_while_the_rest_settles_is_waited_for() {
         let (still, resumed) = (Standstill::default(), AtomicUsize::new(0));
-        let resume = || drop(resumed.fetch_add(1, Ordering::SeqCst));
+        let resume = || {
+            resumed.fetch_add(1, Ordering::SeqCst);
+        };
         still.asked();
         still.hold(|| {});
         still.go_on(|| still.asked(), resume);
