@@ -28,6 +28,7 @@ const SUITES: &[(&str, Tool)] =
 /// Installs what the tests need (as root, with apt; test suites and MCP clients into target/tools),
 /// mounts btrfs, XFS and ext4 images below target/test-fs for the run, builds the images
 /// of the guests that tests start below target/guest, and says at the end what was skipped and why.
+/// An image that could not be built, though its tools are there, is a failure.
 /// The last line is `N passed, N failed, N skipped`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -47,13 +48,14 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut notes = filesystems.describe();
     let mut suites = install_suites(&mut notes)?;
     suites.extend(clients::install(&mut notes));
+    // What could not run, though it should have.
+    let mut broken_layers = 0;
     #[cfg(target_os = "linux")]
-    suites.extend(guest_images(&mut notes)?);
+    suites.extend(guest_images(&mut notes, &mut broken_layers)?);
     stop_if_interrupted()?;
     let run = Run { args, filesystems: &filesystems, suites: &suites, skips: &skips };
 
     let mut counts = Counts::default();
-    let mut broken_layers = 0;
     let layers: &[Layer<'_>] = &[("tests", Run::tests), ("doc tests", Run::doc_tests)];
     for (name, layer) in layers {
         match layer(&run, &mut notes) {
@@ -189,9 +191,14 @@ fn install_suites(notes: &mut Vec<String>) -> Result<Vec<(&'static str, PathBuf)
     Ok(suites)
 }
 
-/// The images of the guests that tests start. Without one, its tests are skipped and say so.
+/// The images of the guests that tests start. Without one, its tests are skipped and say so; where
+/// there is everything that it takes to build one, that is a failure.
 #[cfg(target_os = "linux")]
-fn guest_images(notes: &mut Vec<String>) -> Result<Vec<(&'static str, PathBuf)>> {
+fn guest_images(
+    notes: &mut Vec<String>,
+    broken_layers: &mut u64,
+) -> Result<Vec<(&'static str, PathBuf)>> {
+    let lacking = packages::missing(packages::FOR_GUESTS);
     let mut images = Vec::new();
     for (variable, flavour) in build_guest::TESTED {
         match build_guest::for_tests(flavour) {
@@ -201,11 +208,27 @@ fn guest_images(notes: &mut Vec<String>) -> Result<Vec<(&'static str, PathBuf)>>
             }
             Err(error) => {
                 stop_if_interrupted()?;
-                notes.push(format!("guest image {}: not available, {error:#}", flavour.name()));
+                let (note, is_failure) = without_image(flavour.name(), &error, &lacking);
+                notes.push(note);
+                *broken_layers += u64::from(is_failure);
             }
         }
     }
     Ok(images)
+}
+
+/// What to say of an image that could not be built, and whether it should have been.
+#[cfg(target_os = "linux")]
+fn without_image(flavour: &str, error: &anyhow::Error, lacking: &[&str]) -> (String, bool) {
+    let lacks = match (cfg!(target_arch = "x86_64"), lacking) {
+        (false, _) => "images are built for the tests on x86_64".to_owned(),
+        (true, []) => {
+            let note = format!("guest image {flavour}: FAILED, no test ran in it: {error:#}");
+            return (note, true);
+        }
+        (true, lacking) => format!("without {}", lacking.join(" ")),
+    };
+    (format!("guest image {flavour}: not available, {lacks}: {error:#}"), false)
 }
 
 /// The test that a line of `cargo test` such as `test a::b ... ignored` is about.
@@ -234,5 +257,23 @@ impl Skips {
         let text = fs::read_to_string(&self.file)
             .with_context(|| format!("cannot read {}", self.file.display()))?;
         Ok(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect())
+    }
+}
+
+#[cfg(test)]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_could_have_been_built_is_a_failure_and_a_machine_without_tools_is_not() {
+        let error = anyhow::anyhow!("apt has no such package");
+        let (note, is_failure) = without_image("minimal", &error, &[]);
+        assert!(
+            is_failure && note.contains("FAILED") && note.contains("no such package"),
+            "{note}"
+        );
+        let (note, is_failure) = without_image("dev", &error, &["mmdebstrap"]);
+        assert!(!is_failure && note.contains("without mmdebstrap"), "{note}");
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use codeagent_common::StepId;
 use thiserror::Error;
 
 use crate::CommandId;
@@ -36,16 +35,14 @@ pub enum ControlError {
     NotReady,
     #[error("the shim is gone")]
     Disconnected,
+    #[error("the shim does not read what it is sent")]
+    Unread,
     #[error("the shim speaks version {shim} of the control protocol, this host version {host}")]
     VersionMismatch { host: u32, shim: u32 },
-    #[error("step {step} is still open")]
-    StepOpen { step: StepId },
     #[error("there is no running command {id}")]
     UnknownCommand { id: CommandId },
     #[error("command {id} takes {room_bytes} more bytes of input now, not {size_bytes}")]
     StdinFull { id: CommandId, room_bytes: usize, size_bytes: usize },
-    #[error("the step could not be opened: {0}")]
-    OpenStep(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
 impl From<serde_json::Error> for ControlError {
@@ -61,7 +58,6 @@ impl ControlError {
             Self::VersionMismatch { .. } => {
                 Some("use the shim that was built with this host; rebuild the guest image")
             }
-            Self::StepOpen { .. } => Some("wait for the command to end, or cancel it"),
             _ => None,
         }
     }

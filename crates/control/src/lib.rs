@@ -2,8 +2,8 @@
 //!
 //! [`HostMessage`] and [`ShimMessage`] are what travels, one JSON object a line
 //! (`docs/control-protocol.md`). [`MessageReader`] and [`MessageWriter`] carry them over any byte
-//! stream. [`ControlHost`] is the host's side of the conversation: it makes one undo step of each
-//! command, without doing any I/O itself. [`Line`] does it, for those who make their steps themselves.
+//! stream. [`ControlHost`] is the host's side of the conversation, without any I/O; [`Line`]
+//! does it.
 
 mod error;
 mod framing;
@@ -14,9 +14,7 @@ mod message;
 pub use codeagent_common::ByteString;
 pub use error::{ControlError, LineFault, Result};
 pub use framing::{LineDecoder, MAX_LINE_BYTES, Message, MessageReader, MessageWriter, encode};
-pub use host::{
-    Activity, Attribution, ControlHost, Event, HostConfig, Outcome, StepSink, Violation,
-};
+pub use host::{ControlHost, Event, Outcome, PATIENCE, Violation};
 pub use line::{Line, LineError, Order};
 pub use message::{
     Cause, CommandId, CommandLine, Exec, ExitStatus, HostMessage, Leftovers, PROTOCOL_VERSION,

@@ -156,6 +156,46 @@ fn whoever_does_not_read_holds_up_the_shim_but_no_cancel() {
 }
 
 #[test]
+fn a_shim_that_does_not_read_holds_up_nobody_and_is_given_up() {
+    let (line, mut shim) = FakeShim::ready();
+    let line = Arc::new(line);
+    let first = run(&line, "first");
+    shim.take_command();
+    // More than any socket holds on its way.
+    let second = run(&line, &"x".repeat(900 << 10));
+    let (done, is_done) = channel();
+    let stopping = Arc::clone(&line);
+    thread::spawn(move || {
+        for _ in 0..100 {
+            stopping.notify_rollback(codeagent_common::StepId(1)).unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(SOON).expect("whoever sends something is not held up");
+    first.orders.send(Order::Cancel).unwrap();
+    for command in [first, second] {
+        let ended = command.thread.join().unwrap();
+        assert!(matches!(ended, Err(LineError::Control(ControlError::Unread))), "{ended:?}");
+    }
+    let next = run(&line, "next").thread.join().unwrap();
+    assert!(matches!(next, Err(LineError::Control(ControlError::Unread))), "{next:?}");
+}
+
+#[test]
+fn a_shim_that_stands_still_need_not_read() {
+    let (line, mut shim) = FakeShim::ready();
+    let line = Arc::new(line);
+    line.stand_still().unwrap();
+    let command = run(&line, &"x".repeat(900 << 10));
+    // Longer than a shim may leave lying what it is sent.
+    thread::sleep(Duration::from_secs(11));
+    line.go_on().unwrap();
+    let id = shim.take_command();
+    shim.say(completed(id, 0));
+    assert_eq!(code(command.thread.join().unwrap()), Some(0));
+}
+
+#[test]
 fn a_shim_that_goes_takes_all_commands_with_it_and_the_next_is_told() {
     let (line, mut shim) = FakeShim::ready();
     let line = Arc::new(line);

@@ -1,4 +1,4 @@
-//! The host's state machine with a sink that only takes notes. Time stands still unless told.
+//! The host's state machine. Time stands still unless told.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
@@ -6,50 +6,24 @@ mod common;
 
 use std::time::Duration;
 
-use codeagent_common::StepId;
 use codeagent_control::{
-    Attribution, Cause, CommandId, ControlError, Event, Exec, ExitStatus, HostConfig, HostMessage,
-    LineFault, Outcome, PROTOCOL_VERSION, STDIN_WINDOW_BYTES, ShimErrorCode, ShimMessage, Stdin,
-    Violation,
+    Cause, CommandId, ControlError, Event, Exec, ExitStatus, HostMessage, LineFault, Outcome,
+    PATIENCE, PROTOCOL_VERSION, STDIN_WINDOW_BYTES, ShimErrorCode, ShimMessage, Stdin, Violation,
 };
-use common::{Call, Desk, NoteTaker, completed, exited, hello, output, started};
+use common::{Desk, completed, exited, hello, output, started};
 
-const QUIET: Duration = Duration::from_millis(100);
 const UNKNOWN: CommandId = CommandId(99);
 
-fn desk() -> Desk<NoteTaker> {
-    Desk::ready(NoteTaker::default())
+fn desk() -> Desk {
+    Desk::ready()
 }
 
 #[track_caller]
-fn assert_violation(events: &[Event<Option<i32>>], expected: Violation) {
+fn assert_violation(events: &[Event], expected: Violation) {
     match events {
         [Event::Violation(violation)] => assert_eq!(*violation, expected),
         other => panic!("no violation: {other:?}"),
     }
-}
-
-/// CC-01
-#[test]
-fn a_command_opens_a_step_and_its_end_closes_it() {
-    let mut desk = desk();
-    let id = desk.exec("make");
-    assert_eq!(desk.calls(), [Call::Open("make".into())]);
-    desk.receive(started(id));
-    desk.receive(completed(id, 3));
-    desk.advance(QUIET);
-
-    assert_eq!(desk.calls(), [Call::Open("make".into()), Call::Close(StepId(1), Some(3))]);
-    assert_eq!(desk.host.open_step_id(), None);
-}
-
-/// CC-01
-#[test]
-fn the_step_is_open_before_exec_is_sent() {
-    let mut desk = desk();
-    desk.exec("make");
-    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
-    assert!(matches!(desk.sent()[..], [HostMessage::Exec(_)]));
 }
 
 /// CC-02, CC-03, CC-04
@@ -59,7 +33,7 @@ fn a_line_that_is_no_message_is_reported_and_the_command_goes_on() {
     let id = desk.exec("make");
     desk.receive(started(id));
     desk.events();
-    desk.host.receive(Err(LineFault::MissingType), desk.now);
+    desk.host.receive(Err(LineFault::MissingType));
     assert_violation(&desk.events(), Violation::Line(LineFault::MissingType));
 
     desk.receive(completed(id, 0));
@@ -75,12 +49,11 @@ fn the_end_of_an_unknown_command_is_reported_and_changes_nothing() {
 
     let message = "step_completed";
     assert_violation(&desk.events(), Violation::UnknownCommand { message, id: UNKNOWN });
-    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
 }
 
 /// CC-05
 #[test]
-fn the_end_of_a_command_that_never_started_is_reported_and_closes_its_step() {
+fn the_end_of_a_command_that_never_started_is_reported_and_is_its_end() {
     let mut desk = desk();
     let id = desk.exec("make");
     desk.receive(completed(id, 0));
@@ -88,13 +61,11 @@ fn the_end_of_a_command_that_never_started_is_reported_and_closes_its_step() {
         desk.events()[..],
         [Event::Violation(Violation::CompletedBeforeStart { .. }), Event::Ended { .. }]
     ));
-    desk.advance(QUIET);
-    assert_eq!(desk.host.open_step_id(), None);
 }
 
 /// CC-06
 #[test]
-fn a_second_start_is_reported_and_the_step_goes_on() {
+fn a_second_start_is_reported_and_the_command_goes_on() {
     let mut desk = desk();
     let id = desk.exec("make");
     desk.receive(started(id));
@@ -102,48 +73,50 @@ fn a_second_start_is_reported_and_the_step_goes_on() {
     desk.receive(started(id));
 
     assert_violation(&desk.events(), Violation::StartedTwice { id });
-    assert_eq!(desk.calls(), [Call::Open("make".into())]);
-    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
 }
 
 /// CC-06
 #[test]
-fn a_start_nobody_asked_for_opens_no_step() {
+fn a_start_nobody_asked_for_is_reported() {
     let mut desk = desk();
     desk.receive(started(UNKNOWN));
     let message = "step_started";
     assert_violation(&desk.events(), Violation::UnknownCommand { message, id: UNKNOWN });
-    assert_eq!(desk.calls(), []);
 }
 
 /// CC-07
 #[test]
-fn a_cancelled_command_keeps_its_step_until_it_has_ended() {
+fn a_cancelled_command_goes_on_until_it_has_ended() {
     let mut desk = desk();
     let id = desk.exec("make");
     desk.receive(started(id));
     desk.sent();
     desk.host.cancel(id, desk.now).unwrap();
     assert_eq!(desk.sent(), [HostMessage::Cancel { id }]);
-    desk.advance(QUIET);
-    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
+    desk.events();
+    desk.advance(Duration::from_millis(100));
+    assert!(desk.events().is_empty());
 
     let (status, cause) = (ExitStatus::Signal(15), Cause::Cancelled);
     desk.receive(ShimMessage::StepCompleted { id, status, cause });
-    desk.advance(QUIET);
-    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), Some(143))));
+    match &desk.events()[..] {
+        [Event::Ended { outcome, .. }] => assert_eq!(outcome.exit_code(), Some(143)),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// CC-07
 #[test]
-fn a_cancelled_command_that_never_started_closes_its_step_too() {
+fn a_cancelled_command_that_never_started_ends_too() {
     let mut desk = desk();
     let id = desk.exec("make");
     desk.host.cancel(id, desk.now).unwrap();
     let (code, message) = (ShimErrorCode::SpawnFailed, "cancelled".to_owned());
     desk.receive(ShimMessage::Error { id: Some(id), code, message });
-    desk.advance(QUIET);
-    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), None)));
+    assert!(matches!(
+        desk.events()[..],
+        [Event::Ended { outcome: Outcome::NotStarted { .. }, .. }]
+    ));
 }
 
 /// CC-07
@@ -154,15 +127,12 @@ fn a_shim_that_does_not_answer_a_cancel_is_given_up() {
     desk.receive(started(id));
     desk.host.cancel(id, desk.now).unwrap();
     desk.events();
-    let config = HostConfig::default();
-    desk.advance(Duration::from_secs(5) + config.patience);
+    desk.advance(Duration::from_secs(5) + PATIENCE);
 
     assert!(
         matches!(desk.events()[..], [Event::Ended { outcome: Outcome::Unresponsive, .. }]),
         "given up"
     );
-    desk.advance(QUIET);
-    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), None)));
 }
 
 #[test]
@@ -173,7 +143,7 @@ fn cancelling_an_unknown_command_is_an_error() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_closes_its_step() {
+fn a_command_that_cannot_be_started_ends() {
     let mut desk = desk();
     let id = desk.exec("nonsense");
     let (code, message) = (ShimErrorCode::SpawnFailed, "no such file".to_owned());
@@ -185,17 +155,15 @@ fn a_command_that_cannot_be_started_closes_its_step() {
         }
         other => panic!("{other:?}"),
     }
-    desk.advance(QUIET);
-    assert_eq!(desk.host.open_step_id(), None);
 }
 
 #[test]
-fn the_death_of_the_shim_ends_commands_and_closes_the_step() {
+fn the_death_of_the_shim_ends_commands() {
     let mut desk = desk();
     let id = desk.exec("make");
     desk.receive(started(id));
     desk.events();
-    desk.host.channel_closed(desk.now);
+    desk.host.channel_closed();
     assert!(matches!(
         desk.events()[..],
         [
@@ -203,8 +171,6 @@ fn the_death_of_the_shim_ends_commands_and_closes_the_step() {
             Event::Failed(ControlError::Disconnected)
         ]
     ));
-    desk.advance(QUIET);
-    assert_eq!(desk.calls().last(), Some(&Call::Close(StepId(1), None)));
     let error = desk.try_exec("make").unwrap_err();
     assert!(matches!(error, ControlError::Disconnected), "{error}");
 }
@@ -218,7 +184,6 @@ fn a_shim_that_was_started_again_has_lost_its_commands() {
         desk.events()[..],
         [Event::Ended { outcome: Outcome::ShimLost, .. }, Event::Ready]
     ));
-    desk.advance(QUIET);
     desk.exec("make again");
 }
 
@@ -232,7 +197,7 @@ fn a_second_hello_of_the_same_shim_changes_nothing() {
 
 #[test]
 fn another_protocol_version_is_a_clear_error() {
-    let mut desk = Desk::new(NoteTaker::default());
+    let mut desk = Desk::new();
     assert_eq!(desk.sent(), [HostMessage::Hello { version: PROTOCOL_VERSION }]);
     desk.receive(hello(PROTOCOL_VERSION + 1, 1));
     assert!(matches!(desk.events()[..], [Event::Failed(ControlError::VersionMismatch { .. })]));
@@ -241,43 +206,14 @@ fn another_protocol_version_is_a_clear_error() {
     let expected = "the shim speaks version 2 of the control protocol, this host version 1";
     assert_eq!(error.to_string(), expected);
     assert!(error.hint().unwrap().contains("guest image"));
-    assert_eq!(desk.calls(), []);
 }
 
 #[test]
 fn nothing_is_run_before_hello() {
-    let mut desk = Desk::new(NoteTaker::default());
+    let mut desk = Desk::new();
     assert!(matches!(desk.try_exec("make"), Err(ControlError::NotReady)));
     desk.receive(ShimMessage::Pong { token: 1 });
     assert_violation(&desk.events(), Violation::BeforeHello { message: "pong" });
-}
-
-#[test]
-fn a_second_command_has_to_wait_for_the_step_of_the_first() {
-    let mut desk = desk();
-    let id = desk.exec("make");
-    assert!(matches!(desk.try_exec("test"), Err(ControlError::StepOpen { step: StepId(1) })));
-    desk.receive(started(id));
-    desk.receive(completed(id, 0));
-    assert!(matches!(desk.try_exec("test"), Err(ControlError::StepOpen { .. })));
-    desk.advance(QUIET);
-    desk.exec("test");
-}
-
-#[test]
-fn a_background_command_has_no_step_and_runs_beside_others() {
-    let mut desk = desk();
-    let server = desk.host.exec(Exec::shell("serve"), Attribution::Background, desk.now).unwrap();
-    assert_eq!(desk.calls(), []);
-    let id = desk.exec("make");
-    desk.receive(started(server));
-    desk.receive(started(id));
-    desk.receive(completed(id, 0));
-    desk.advance(QUIET);
-    assert_eq!(desk.calls().len(), 2);
-    desk.events();
-    desk.receive(output(server, b"still here"));
-    assert!(matches!(desk.events()[..], [Event::Output { .. }]));
 }
 
 #[test]
@@ -295,7 +231,7 @@ fn output_of_commands_that_do_not_run_is_dropped() {
 fn input_is_bounded_until_the_command_takes_it() {
     let mut desk = desk();
     let exec = Exec { stdin: Stdin::Stream, ..Exec::shell("cat") };
-    let id = desk.host.exec(exec, Attribution::OwnStep, desk.now).unwrap();
+    let id = desk.host.exec(exec, desk.now).unwrap();
     desk.receive(started(id));
     desk.events();
     let full = vec![b'x'; STDIN_WINDOW_BYTES];
@@ -311,47 +247,66 @@ fn input_is_bounded_until_the_command_takes_it() {
 }
 
 #[test]
-fn a_step_that_cannot_be_opened_runs_nothing() {
-    let mut desk = Desk::ready(NoteTaker { refuse_to_open: true, ..NoteTaker::default() });
-    let error = desk.try_exec("make").unwrap_err();
-    assert!(matches!(error, ControlError::OpenStep(_)), "{error}");
-    assert_eq!(desk.sent(), []);
-}
-
-#[test]
-fn a_step_that_cannot_be_closed_is_closed_later() {
-    let mut desk = Desk::ready(NoteTaker { refuse_to_close: 2, ..NoteTaker::default() });
-    let id = desk.exec("make");
-    desk.receive(started(id));
-    desk.receive(completed(id, 0));
-    desk.events();
-    desk.advance(QUIET);
-    assert!(matches!(desk.events()[..], [Event::StepCloseFailed { .. }]));
-    assert_eq!(desk.host.open_step_id(), Some(StepId(1)));
-    desk.advance(Duration::from_secs(1));
-    desk.advance(Duration::from_secs(1));
-    assert!(matches!(desk.events()[..], [Event::StepCloseFailed { .. }, Event::StepClosed { .. }]));
-}
-
-#[test]
-fn a_command_too_long_for_a_line_leaves_no_step_behind() {
+fn a_command_too_long_for_a_line_is_refused_and_not_sent() {
     let mut desk = desk();
     let error = desk.try_exec(&"x".repeat(2 << 20)).unwrap_err();
     assert!(matches!(error, ControlError::MessageTooLong { .. }), "{error}");
-    assert_eq!(desk.calls(), []);
+    assert_eq!(desk.sent(), []);
 }
 
 #[test]
 fn a_timed_out_command_is_given_up_when_the_shim_does_not_end_it() {
     let mut desk = desk();
     let exec = Exec { timeout_ms: Some(1_000), grace_ms: 500, ..Exec::shell("make") };
-    let id = desk.host.exec(exec, Attribution::OwnStep, desk.now).unwrap();
+    let id = desk.host.exec(exec, desk.now).unwrap();
     desk.receive(started(id));
     desk.events();
     desk.advance(Duration::from_millis(11_499));
     assert!(desk.events().is_empty());
     desk.advance(Duration::from_millis(1));
     assert!(matches!(desk.events()[..], [Event::Ended { .. }]));
+}
+
+/// What the shim runs in can be stopped, and its clock with it.
+#[test]
+fn a_command_whose_time_is_up_is_ended_by_the_clock_of_the_host() {
+    let mut desk = desk();
+    let exec = Exec { timeout_ms: Some(1_000), ..Exec::shell("make") };
+    let id = desk.host.exec(exec, desk.now).unwrap();
+    desk.receive(started(id));
+    desk.sent();
+    desk.events();
+    desk.let_pass(Duration::from_millis(999));
+    assert_eq!(desk.sent(), []);
+    desk.let_pass(Duration::from_millis(1));
+    assert_eq!(desk.sent(), [HostMessage::Cancel { id }]);
+    let (status, cause) = (ExitStatus::Signal(15), Cause::Cancelled);
+    desk.receive(ShimMessage::StepCompleted { id, status, cause });
+    match &desk.events()[..] {
+        [Event::Ended { outcome, .. }] => {
+            assert_eq!(*outcome, Outcome::Completed { status, cause: Cause::TimedOut });
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nothing_is_expected_of_a_shim_while_it_stands_still() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.host.stand_still(desk.now);
+    desk.host.cancel(id, desk.now).unwrap();
+    desk.events();
+    let patience = Duration::from_secs(5) + PATIENCE;
+    desk.let_pass(10 * patience);
+    assert!(desk.events().is_empty());
+
+    desk.host.go_on(desk.now);
+    desk.let_pass(patience - Duration::from_millis(1));
+    assert!(desk.events().is_empty());
+    desk.let_pass(Duration::from_millis(1));
+    assert!(matches!(desk.events()[..], [Event::Ended { outcome: Outcome::Unresponsive, .. }]));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use codeagent_test_support::{
     TempWorkspace, as_ordinary_user, assert_tree_eq, filesystems::skip, fixtures,
 };
 use common::{Ground, Home, PROGRAM, descendants, eventually, kill, text};
+use rustix::thread::UnshareFlags;
 
 /// The random moments come from a fixed sequence, so that a failure can be repeated.
 fn moments() -> impl Iterator<Item = Duration> {
@@ -125,22 +126,66 @@ fn serve(address: &str) -> Arc<AtomicUsize> {
     count
 }
 
-/// As root in the guest: by raw address, IPv6, DNS, and as a proxy. (`wget` without its `-T`, which is
-/// the end of Debian's busybox.)
+/// Answers every question for an address with that of the server, as a resolver on the internet would,
+/// and counts questions.
+fn answer_questions_for_names() -> Arc<AtomicUsize> {
+    let socket = UdpSocket::bind((NOT_LISTED, 53)).unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    std::thread::spawn(move || {
+        let mut query = [0; 512];
+        while let Ok((length, asker)) = socket.recv_from(&mut query) {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let _ = socket.send_to(&dns_answer(&query[..length]), asker);
+        }
+    });
+    count
+}
+
+fn dns_answer(query: &[u8]) -> Vec<u8> {
+    const HEADER: usize = 12;
+    let name = query[HEADER..].iter().position(|byte| *byte == 0).unwrap_or_default();
+    let question = &query[HEADER..HEADER + name + 5];
+    let is_for_address = question.ends_with(&[0, 1, 0, 1]);
+    let mut answer = query[..2].to_vec();
+    answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_for_address), 0, 0, 0, 0]);
+    answer.extend(question);
+    if is_for_address {
+        // The name of the question, an address, of the internet, for a minute.
+        answer.extend([0xc0, HEADER as u8, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4]);
+        answer.extend(NOT_LISTED.parse::<std::net::Ipv4Addr>().unwrap().octets());
+    }
+    answer
+}
+
+/// As root in the guest: by raw address, IPv6, DNS, and as a proxy. Each says `OUT` with its name if it
+/// succeeds. (`wget` without its `-T`, which is the end of Debian's busybox.)
 const PROBES: &str = r#"
-get() { printf 'GET http://elsewhere/ HTTP/1.0\r\n\r\n' | timeout 3 nc "$1" "$2" 2>/dev/null; }
-for a in 198.51.100.8 10.0.2.2 10.0.2.3 169.254.169.254 192.168.0.1; do
-  for p in 8080 53 80 3128; do get $a $p | grep . && echo "OUT $a $p"; done
-done
+get() { printf 'GET http://elsewhere/ HTTP/1.0\r\n\r\n' | timeout 5 nc "$1" "$2" 2>/dev/null | grep -q reached; }
+look() { timeout 5 nslookup example.org $1 2>/dev/null | grep -q Name: ; }
+fetch() { timeout 5 wget -q -O - "$1" 2>/dev/null | grep -q reached; }
+get 198.51.100.8 8080 && echo OUT address
+get ::ffff:198.51.100.8 8080 && echo OUT mapped
+get 10.0.2.2 8080 && echo OUT gateway
+get 169.254.169.254 8080 && echo OUT metadata
+get 192.168.0.1 8080 && echo OUT private
+look 198.51.100.8 && echo OUT server
+look && echo OUT resolver
+fetch http://198.51.100.8:8080/ && echo OUT wget
+fetch http://example.org:8080/ && echo OUT name
+http_proxy=http://198.51.100.8:8080 fetch http://example.org/ && echo OUT proxy
 ip -6 addr add 2001:db8::2/64 dev eth0 2>/dev/null
-get 2001:db8::1 8080 | grep . && echo OUT v6
-get ::ffff:198.51.100.8 8080 | grep . && echo OUT mapped
-timeout 3 nslookup example.org 198.51.100.8 2>/dev/null | grep -q Name: && echo OUT dns
-timeout 3 nslookup example.org 2>/dev/null | grep -q Name: && echo OUT dns
-timeout 3 wget -q -O - http://198.51.100.8:8080/ && echo OUT wget
-timeout 3 wget -q -O - http://example.org:8080/ && echo OUT wget by name
-http_proxy=http://198.51.100.8:8080 timeout 3 wget -q -O - http://example.org/ && echo OUT by proxy
+get 2001:db8::1 8080 && echo OUT ipv6
+(echo reached | nc -l -p 8081 > /dev/null) &
+i=0; while [ $i -lt 20 ] && ! get ::1 8081; do i=$((i+1)); sleep 0.2; done; [ $i -lt 20 ] && echo CAN ipv6
 echo probed"#;
+
+/// Those that an open network lets out, which shows that they can succeed. IPv6 it does not have; there
+/// a server in the guest itself shows it.
+const SUCCEED_IN_THE_OPEN: [&str; 10] = [
+    "address", "mapped", "gateway", "metadata", "private", "server", "resolver", "wget", "name",
+    "proxy",
+];
 
 #[test]
 fn a_guest_reaches_what_is_listed_and_nothing_else() {
@@ -152,29 +197,36 @@ fn a_guest_reaches_what_is_listed_and_nothing_else() {
     if let Err(error) = have_a_network_of_ones_own() {
         return skip(test, &error);
     }
-    let (listed, not_listed) = (serve(LISTED), serve(NOT_LISTED));
+    let (listed, names) = (serve(LISTED), answer_questions_for_names());
+    let elsewhere = [NOT_LISTED, "127.0.0.1", "169.254.169.254", "192.168.0.1", "[2001:db8::1]"];
+    let elsewhere = elsewhere.map(serve);
+    let heard = || elsewhere.iter().chain([&names]).map(|count| count.load(Ordering::SeqCst)).sum();
     let home = Home::new(&ground);
     let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
-    let ask = format!(r"printf 'GET / HTTP/1.0\r\n\r\n' | timeout 20 nc {LISTED} {PORT}; {PROBES}");
-    let rule = format!("{LISTED}:{PORT}");
-    let allowlist = ["run", "--isolation", "vm", "--allow-host", &rule, "--", "sh", "-c", &ask];
-    let output = home.sandbox(&workspace, &allowlist).output().unwrap();
-    let said = text(&output);
+    let ask =
+        format!(r"printf 'GET / HTTP/1.0\r\n\r\n' | timeout 20 nc {LISTED} {PORT}; echo; {PROBES}");
+    let run = |network: &[&str]| {
+        let arguments =
+            [&["run", "--isolation", "vm"], network, &["--", "sh", "-c", &ask]].concat();
+        text(&home.sandbox(&workspace, &arguments).output().unwrap())
+    };
+
+    let said = run(&["--allow-host", &format!("{LISTED}:{PORT}")]);
     assert!(said.contains("reached") && said.contains("probed"), "{said}");
-    assert!(!said.contains("OUT"), "{said}");
-    assert_eq!(listed.load(Ordering::SeqCst), 1);
-    assert_eq!(not_listed.load(Ordering::SeqCst), 0);
+    assert!(!said.contains("OUT") && said.contains("CAN ipv6"), "{said}");
+    assert_eq!((listed.load(Ordering::SeqCst), heard()), (1, 0));
     // What was blocked is told, with how to allow it.
     assert!(said.contains(NOT_LISTED), "{said}");
 
-    let disabled = ["run", "--isolation", "vm", "--network", "disabled", "--", "sh", "-c", &ask];
-    let output = home.sandbox(&workspace, &disabled).output().unwrap();
-    let said = text(&output);
-    assert!(
-        said.contains("probed") && !said.contains("OUT") && !said.contains("reached"),
-        "{said}"
-    );
-    assert_eq!((listed.load(Ordering::SeqCst), not_listed.load(Ordering::SeqCst)), (1, 0));
+    let said = run(&["--network", "disabled"]);
+    assert!(said.contains("probed") && said.contains("CAN ipv6"), "{said}");
+    assert!(!said.contains("OUT") && !said.contains("reached"), "{said}");
+    assert_eq!((listed.load(Ordering::SeqCst), heard()), (1, 0));
+
+    let said = run(&["--network", "open"]);
+    let out: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("OUT ")).collect();
+    assert_eq!(out, SUCCEED_IN_THE_OPEN, "{said}");
+    assert!(said.contains("CAN ipv6"), "{said}");
 }
 
 /// An open network is that of the host, its own services included; the folder is as in any other.
@@ -275,24 +327,30 @@ fn an_ordinary_user_has_a_guest_too() {
     });
 }
 
-/// Puts this thread, and whatever it starts from here on, into a network of its own.
+/// Puts this thread, and whatever it starts from here on, into a network of its own, with all servers
+/// of these tests on its loopback interface and a resolver there.
 fn have_a_network_of_ones_own() -> Result<(), String> {
     #[expect(
         deprecated,
         reason = "what is unsafe about it are descriptor tables, and this is none"
     )]
-    rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET)
+    rustix::thread::unshare(UnshareFlags::NEWNET | UnshareFlags::NEWNS)
         .map_err(|error| error.to_string())?;
-    for arguments in [
-        &["link", "set", "lo", "up"][..],
-        &["addr", "add", "198.51.100.7/32", "dev", "lo"],
-        &["addr", "add", "198.51.100.8/32", "dev", "lo"],
-    ] {
-        let status = Command::new("ip").args(arguments).status();
-        let status = status.map_err(|error| format!("ip: {error}"))?;
-        if !status.success() {
-            return Err(format!("ip {arguments:?}: {status}"));
-        }
+    const ARRANGE: &str = "
+        ip link set lo up
+        for address in 198.51.100.7 198.51.100.8 169.254.169.254 192.168.0.1; do
+            ip addr add $address/32 dev lo
+        done
+        ip -6 addr add 2001:db8::1/128 dev lo
+        mount --make-rprivate /
+        mount -t tmpfs tmpfs /mnt
+        echo nameserver 198.51.100.8 > /mnt/resolv.conf
+        mount --bind /mnt/resolv.conf /etc/resolv.conf
+        umount /mnt";
+    let arranged = Command::new("sh").args(["-euc", ARRANGE]).output();
+    let arranged = arranged.map_err(|error| format!("sh: {error}"))?;
+    match arranged.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&arranged.stderr).into_owned()),
     }
-    Ok(())
 }

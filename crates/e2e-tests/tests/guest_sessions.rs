@@ -18,9 +18,10 @@ use codeagent_sandbox::SandboxError;
 use codeagent_sandbox::executor::Isolation;
 use codeagent_sandbox::session::{
     Access, AnsweredElsewhere, Asker, CommandRequest, Event, FileChange, FolderOptions, Question,
+    Running, Session, State,
 };
 use codeagent_test_support::{TempWorkspace, assert_tree_eq, fixtures};
-use common::{Ground, Office, descendants, eventually, kill, output};
+use common::{Ground, Office, descendants, eventually, kill, options, output};
 
 /// UR-01, UR-02, UR-04, UR-05, VF-04: what a command does is one step, whatever it does; undone and
 /// redone it is exact, and the guest sees it at once. UR-03: so it is with several of many. SL-08.
@@ -218,12 +219,7 @@ fn a_question_that_is_answered_late_or_never_keeps_the_machine_and_no_longer() {
             session.exec(&CommandRequest::shell("rm -rf ./*"), |_, _| {})
         });
         let question = questions.recv_timeout(common::PATIENCE).unwrap();
-        let mut at_first = 0;
-        eventually("it stands still", || {
-            at_first = heard.load(Ordering::SeqCst);
-            std::thread::sleep(Duration::from_millis(500));
-            heard.load(Ordering::SeqCst) == at_first
-        });
+        let at_first = standing_still(&heard);
         // Longer than what is decided takes to come to its end.
         std::thread::sleep(Duration::from_secs(6));
         assert_eq!(heard.load(Ordering::SeqCst), at_first, "the machine ran on: {answer:?}");
@@ -244,6 +240,168 @@ fn a_question_that_is_answered_late_or_never_keeps_the_machine_and_no_longer() {
     }
     ticking.order(Order::Cancel);
     ticking.wait().unwrap();
+}
+
+/// A command that is not wanted any more is not asked about: its step is taken back, it ends in the
+/// guest, and the guest goes on with everything else.
+#[test]
+fn a_command_that_is_cancelled_or_times_out_while_it_is_asked_about_costs_no_guest() {
+    let test = "a_command_that_is_cancelled_or_times_out_while_it_is_asked_about_costs_no_guest";
+    let Some(ground) = Ground::find(test) else { return };
+    let workspace = TempWorkspace::with_fixture(|root| fixtures::large_flat(root, 20, 10));
+    let office = Office::with(&ground, workspace, |options| {
+        options.safeguards.delete_threshold = Some(5);
+        options.safeguards.timeout = Duration::from_secs(600);
+    });
+    let before = office.workspace.snapshot();
+    office.session.set_asker(Arc::new(AnsweredElsewhere));
+    let (asked, questions) = channel();
+    office.session.listen(move |event| {
+        if let Event::SafeguardTriggered { request, .. } = event {
+            let _ = asked.send(request.id); // the test has failed meanwhile
+        }
+    });
+    let heard = Arc::new(AtomicUsize::new(0));
+    let ticking = office.tick(&heard);
+    let machine = office.qemu();
+
+    for timeout in [None, Some(Duration::from_secs(5))] {
+        let mut removing = CommandRequest::shell("rm -rf ./*; tail -f /dev/null");
+        removing.timeout = timeout;
+        let removing = office.session.spawn(removing, |_, _| {}).unwrap();
+        questions.recv_timeout(common::PATIENCE).unwrap();
+        let standing = standing_still(&heard);
+        if timeout.is_none() {
+            removing.order(Order::Cancel);
+        }
+        let ended = removing.wait();
+        assert!(matches!(ended, Err(SandboxError::Denied { .. })), "{timeout:?}: {ended:?}");
+        eventually("it ticks again", || heard.load(Ordering::SeqCst) > standing + 3);
+        assert_eq!(office.qemu(), machine, "{timeout:?}: another guest");
+        assert_tree_eq(&before, &office.workspace.snapshot());
+        assert_eq!(office.output("ls | wc -l; pidof rm tail || :").trim(), "20");
+    }
+
+    // What somebody else is asked about is left to him, and the cancel waits for it.
+    let session = Arc::clone(&office.session);
+    let removing =
+        std::thread::spawn(move || session.exec(&CommandRequest::shell("rm -rf ./*"), |_, _| {}));
+    let question = questions.recv_timeout(common::PATIENCE).unwrap();
+    standing_still(&heard);
+    ticking.order(Order::Cancel);
+    // Longer than a guest has to end a command.
+    std::thread::sleep(Duration::from_secs(17));
+    assert!(!ticking.has_ended());
+    office.session.answer(None, question, SafeguardDecision::Allow).unwrap();
+    assert_eq!(removing.join().unwrap().unwrap().exit_code, 0);
+    ticking.wait().unwrap();
+    assert_eq!(office.qemu(), machine, "another guest");
+    office.undo();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+/// Waits until nothing more is heard; what was heard until then.
+fn standing_still(heard: &AtomicUsize) -> usize {
+    let mut at_first = 0;
+    eventually("it stands still", || {
+        at_first = heard.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(500));
+        heard.load(Ordering::SeqCst) == at_first
+    });
+    at_first
+}
+
+/// CC-08 to CC-12: somebody in the guest who never stops writing holds no step open for long; what he
+/// writes later is not part of it.
+#[test]
+fn a_step_of_a_guest_ends_although_somebody_else_in_it_goes_on_writing() {
+    let test = "a_step_of_a_guest_ends_although_somebody_else_in_it_goes_on_writing";
+    let Some(ground) = Ground::find(test) else { return };
+    let office = Office::new(&ground, TempWorkspace::with_fixture(fixtures::small_tree));
+    let before = office.workspace.snapshot();
+    let mut writing = CommandRequest::shell("while :; do echo late > late; done");
+    writing.background = true;
+    let writing = office.session.spawn(writing, |_, _| {}).unwrap();
+    let late = office.workspace.working().join("late");
+    eventually("it writes", || late.exists());
+
+    let began = std::time::Instant::now();
+    let report = office.run("echo mine > mine");
+    let took = began.elapsed();
+    assert!((Duration::from_millis(100)..Duration::from_secs(20)).contains(&took), "{took:?}");
+    let step = report.directories[0].step.expect("it changed something");
+    fs::remove_file(&late).unwrap();
+    eventually("it goes on writing", || late.exists());
+    writing.order(Order::Cancel);
+    writing.wait().unwrap();
+    let is_ours = |step: &codeagent_interceptor::HistoryEntry| matches!(step, codeagent_interceptor::HistoryEntry::Step(step) if !step.id.is_ambient());
+    let history = office.session.history(None).unwrap();
+    assert_eq!(history.iter().filter(|entry| is_ours(entry)).count(), 1, "{history:?}");
+    assert!(!is_ours(history.last().unwrap()), "{history:?}");
+    let changes = office.session.changes(None, step).unwrap();
+    assert!(format!("{changes:?}").contains("mine"), "{changes:?}");
+    office.session.undo(None, history.len(), OnConflict::Force).unwrap();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+/// A boot takes seconds, and nobody waits for it who does not want a guest: whoever asks how the
+/// session is, stops it, or cancels the command that needs a new one.
+#[test]
+fn nobody_waits_for_a_boot_but_whoever_wants_a_guest() {
+    let test = "nobody_waits_for_a_boot_but_whoever_wants_a_guest";
+    let Some(ground) = Ground::find(test) else { return };
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let state = tempfile::tempdir().unwrap();
+    let session = Session::new(options(&ground, &workspace, state.path())).unwrap();
+    let starting = Arc::clone(&session);
+    let starting = std::thread::spawn(move || starting.start());
+    eventually("it boots", || machines() == 1);
+    assert_eq!(session.status().unwrap().state, State::Stopped);
+    assert!(!starting.is_finished(), "the boot was waited for");
+    session.stop().unwrap();
+    let started = starting.join().unwrap();
+    assert!(matches!(started, Err(SandboxError::Cancelled)), "{started:?}");
+    assert_eq!(descendants(std::process::id()), []);
+
+    session.start().unwrap();
+    let commands = two_that_wait_for_a_guest(&session);
+    assert_eq!(session.status().unwrap().state, State::Running);
+    for command in &commands {
+        session.cancel(command.id).unwrap();
+    }
+    for command in commands {
+        let ended = command.wait();
+        assert!(matches!(ended, Err(SandboxError::Cancelled)), "{ended:?}");
+    }
+    assert_eq!(output(&session, "echo here"), "here\n");
+
+    let commands = two_that_wait_for_a_guest(&session);
+    session.stop().unwrap();
+    for command in commands {
+        let ended = command.wait();
+        assert!(matches!(ended, Err(SandboxError::Cancelled)), "{ended:?}");
+    }
+    assert_eq!(descendants(std::process::id()), []);
+}
+
+/// The machine has died, and two commands want another; the second waits for what the first has
+/// started.
+fn two_that_wait_for_a_guest(session: &Arc<Session>) -> [Running; 2] {
+    let found = descendants(std::process::id());
+    let machine = found.iter().find(|(_, name)| name.starts_with("qemu-system")).unwrap().0;
+    kill(machine);
+    eventually("it is gone", || machines() == 0);
+    let first = session.spawn(CommandRequest::shell("true"), |_, _| {}).unwrap();
+    eventually("it boots", || machines() == 1);
+    let mut second = CommandRequest::shell("true");
+    second.background = true;
+    [first, session.spawn(second, |_, _| {}).unwrap()]
+}
+
+/// How many of ours run.
+fn machines() -> usize {
+    let found = descendants(std::process::id());
+    found.iter().filter(|(_, name)| name.starts_with("qemu-system")).count()
 }
 
 /// Each has a guest of its own; what one does the other sees, and their steps come one after the

@@ -33,17 +33,40 @@ impl InFlight {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Waits until no mutation is on its way; `false` if that took too long.
-    pub(crate) fn wait_until_quiet(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
+    /// Waits until no mutation has been on its way for as long as `quiet`; `false` if that took longer
+    /// than `limit`.
+    ///
+    /// ```text
+    /// asked            last mutation ends              true
+    ///   │◄── mutations ──►│◄──────── quiet ─────────────►│
+    ///   │◄──────────────────── at most limit ───────────►│
+    /// ```
+    pub(crate) fn wait_until_quiet(&self, quiet: Duration, limit: Duration) -> bool {
+        let give_up_at = Instant::now() + limit;
         let mut waiting = self.waiting.lock();
         *waiting += 1;
-        let mut timed_out = false;
-        while self.count() > 0 && !timed_out {
-            timed_out = self.quiet.wait_until(&mut waiting, deadline).timed_out();
-        }
+        // Since when, and how many had begun by then: one may come and go between two looks.
+        let mut silence: Option<(Instant, u64)> = None;
+        let is_quiet = loop {
+            let (now, begun) = (Instant::now(), self.begun());
+            silence = match silence {
+                _ if self.count() > 0 => None,
+                Some((since, then)) if then == begun => Some((since, then)),
+                _ => Some((now, begun)),
+            };
+            let quiet_at = silence.map(|(since, _)| since + quiet);
+            if quiet_at.is_some_and(|at| now >= at) {
+                break true;
+            }
+            if now >= give_up_at {
+                break false;
+            }
+            // Woken by the end of the last one; a beginning wakes nobody, because all pay for that.
+            let until = quiet_at.map_or(give_up_at, |at| at.min(give_up_at));
+            self.quiet.wait_until(&mut waiting, until);
+        };
         *waiting -= 1;
-        self.count() == 0
+        is_quiet
     }
 }
 
@@ -62,15 +85,41 @@ mod tests {
     #[test]
     fn waiting_ends_with_the_last_mutation() {
         let in_flight = InFlight::default();
-        assert!(in_flight.wait_until_quiet(Duration::ZERO));
+        assert!(in_flight.wait_until_quiet(Duration::ZERO, Duration::ZERO));
         let (first, second) = (in_flight.enter(), in_flight.enter());
-        assert!(!in_flight.wait_until_quiet(Duration::from_millis(1)));
+        assert!(!in_flight.wait_until_quiet(Duration::ZERO, Duration::from_millis(1)));
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| in_flight.wait_until_quiet(Duration::from_secs(60)));
+            let waiter =
+                scope.spawn(|| in_flight.wait_until_quiet(Duration::ZERO, Duration::from_secs(60)));
             drop(first);
             drop(second);
             assert!(waiter.join().is_ok_and(|quiet| quiet));
         });
         assert_eq!(in_flight.count(), 0);
+    }
+
+    const QUIET: Duration = Duration::from_millis(100);
+
+    #[test]
+    fn silence_has_to_last() {
+        let in_flight = InFlight::default();
+        let began = Instant::now();
+        assert!(in_flight.wait_until_quiet(QUIET, Duration::from_secs(60)));
+        assert!(began.elapsed() >= QUIET);
+        assert!(!in_flight.wait_until_quiet(QUIET, QUIET / 2), "the limit came first");
+    }
+
+    #[test]
+    fn a_mutation_that_came_and_went_between_two_looks_breaks_the_silence() {
+        let in_flight = InFlight::default();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| in_flight.wait_until_quiet(QUIET, Duration::from_secs(60)));
+            std::thread::sleep(QUIET / 2);
+            drop(in_flight.enter());
+            let last = Instant::now();
+            assert!(waiter.join().is_ok_and(|quiet| quiet));
+            assert!(last.elapsed() >= QUIET || began.elapsed() >= QUIET + QUIET / 2);
+        });
     }
 }

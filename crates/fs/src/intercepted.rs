@@ -239,14 +239,10 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         self.shared.in_flight.count()
     }
 
-    /// Mutations that have begun since the start.
-    pub fn begun(&self) -> u64 {
-        self.shared.in_flight.begun()
-    }
-
-    /// Waits until no mutation is on its way; `false` if that took longer than `timeout`.
-    pub fn wait_until_quiet(&self, timeout: Duration) -> bool {
-        self.shared.in_flight.wait_until_quiet(timeout)
+    /// Waits until no mutation has been on its way for as long as `quiet`; `false` if that took longer
+    /// than `limit`.
+    pub fn wait_until_quiet(&self, quiet: Duration, limit: Duration) -> bool {
+        self.shared.in_flight.wait_until_quiet(quiet, limit)
     }
 
     /// Calls `tell` whenever clients know so many nodes that descriptors may run out. It must

@@ -46,7 +46,7 @@ fn held_removal(decision: SafeguardDecision) -> (std::io::Result<()>, TempWorksp
         let remover = scope.spawn(|| fs.unlink(ctx(), ROOT_ID, c"file"));
         let question = questions.recv_timeout(Duration::from_secs(30)).unwrap();
         assert_eq!(fs.in_flight(), 1);
-        assert!(!fs.wait_until_quiet(Duration::ZERO));
+        assert!(!fs.wait_until_quiet(Duration::ZERO, Duration::ZERO));
         let dir = fs.lookup(ctx(), ROOT_ID, c"dir").unwrap().inode;
         let inner = fs.lookup(ctx(), dir, c"inner").unwrap().inode;
         let handle = fs.open(ctx(), inner, false, libc::O_RDONLY as u32).unwrap().0.unwrap();
@@ -55,7 +55,7 @@ fn held_removal(decision: SafeguardDecision) -> (std::io::Result<()>, TempWorksp
         engine.confirm(question, decision).unwrap();
         remover.join().unwrap()
     });
-    assert!(fs.wait_until_quiet(Duration::from_secs(30)));
+    assert!(fs.wait_until_quiet(Duration::ZERO, Duration::from_secs(30)));
     engine.close_step(Some(0)).unwrap();
     (removed, workspace)
 }

@@ -111,7 +111,7 @@ impl Mount {
     /// Ends the mount, and the step that may be open, as a worker does that ends.
     pub fn unmount(mut self) -> io::Result<Unmounted> {
         let how = self.take_away()?;
-        self.fs.wait_until_quiet(QUIET_TIMEOUT);
+        self.fs.wait_until_quiet(Duration::ZERO, QUIET_TIMEOUT);
         self.engine.end_open_step()?;
         Ok(how)
     }

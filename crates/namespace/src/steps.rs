@@ -17,6 +17,11 @@ use crate::spec::FolderView;
 /// How long the mount of a command may take to go.
 const DETACH_PATIENCE: Duration = Duration::from_secs(5);
 
+/// A step is closed when nothing was written for this long after its command ended,
+const QUIET: Duration = Duration::from_millis(100);
+/// but not later than this after it.
+const QUIESCENCE_LIMIT: Duration = Duration::from_secs(2);
+
 /// Open steps, in the order of the folders. Dropping them leaves the folders as they were.
 #[derive(Debug)]
 pub struct Steps<'w>(Vec<Option<Step<'w>>>);
@@ -185,8 +190,10 @@ impl<'w> Step<'w> {
             }
             None => {
                 self.wait_until_detached()?;
-                let quiet = Request::WaitUntilQuiet { timeout: DETACH_PATIENCE };
-                self.worker.call::<bool>(quiet)?;
+                // Nobody writes through a mount that has gone with the command.
+                let quiet = if self.attachment.is_some() { Duration::ZERO } else { QUIET };
+                let quiescence = Request::WaitUntilQuiet { quiet, timeout: QUIESCENCE_LIMIT };
+                self.worker.call::<bool>(quiescence)?;
                 Ok(OverlayReport::default())
             }
         }

@@ -5,65 +5,33 @@
 
 mod common;
 
-use std::io;
 use std::time::Instant;
 
-use codeagent_common::StepId;
 use codeagent_control::{
-    Activity, Attribution, ByteString, Cause, CommandId, ControlHost, Event, Exec, ExitStatus,
-    HostConfig, Outcome, Stdin, StepSink,
+    ByteString, Cause, CommandId, ControlHost, Event, Exec, ExitStatus, Outcome, Stdin,
 };
 use common::{PATIENCE, ShimUnderTest};
 
-/// Says yes to everything.
-#[derive(Debug, Default)]
-struct Steps(i64);
-
-impl StepSink for Steps {
-    type Closed = Option<i32>;
-    type Error = io::Error;
-
-    fn open_step(&mut self, _: &str) -> io::Result<StepId> {
-        self.0 += 1;
-        Ok(StepId(self.0))
-    }
-
-    fn close_step(&mut self, _: StepId, exit_code: Option<i32>) -> io::Result<Option<i32>> {
-        Ok(exit_code)
-    }
-
-    fn close_quiet_ambient_step(&mut self) -> io::Result<Option<Option<i32>>> {
-        Ok(None)
-    }
-
-    fn activity(&self) -> Activity {
-        Activity::default()
-    }
-}
-
 /// A session in a nutshell: carries messages and time between the two.
 struct Session {
-    host: ControlHost<Steps>,
+    host: ControlHost,
     shim: ShimUnderTest,
 }
 
 impl Session {
     fn start() -> Self {
-        let host = ControlHost::new(Steps::default(), HostConfig::default(), Instant::now());
-        let mut session = Self { host, shim: ShimUnderTest::start_silently(&[]) };
+        let mut session =
+            Self { host: ControlHost::new(), shim: ShimUnderTest::start_silently(&[]) };
         session.events_until(|event| matches!(event, Event::Ready));
         session
     }
 
     fn exec(&mut self, exec: Exec) -> CommandId {
-        self.host.exec(exec, Attribution::OwnStep, Instant::now()).unwrap()
+        self.host.exec(exec, Instant::now()).unwrap()
     }
 
     /// Everything that happens up to the wanted event.
-    fn events_until(
-        &mut self,
-        wanted: impl Fn(&Event<Option<i32>>) -> bool,
-    ) -> Vec<Event<Option<i32>>> {
+    fn events_until(&mut self, wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
         let mut events = Vec::new();
         let give_up_at = Instant::now() + PATIENCE;
         loop {
@@ -78,19 +46,20 @@ impl Session {
                 }
             }
             assert!(Instant::now() < give_up_at, "never happened; so far: {events:?}");
-            if let Some(message) = self.shim.receive_before(self.host.next_deadline()) {
-                self.host.receive(Ok(message), Instant::now());
+            let deadline = self.host.next_deadline().unwrap_or(give_up_at);
+            if let Some(message) = self.shim.receive_before(deadline) {
+                self.host.receive(Ok(message));
             }
             self.host.advance(Instant::now());
         }
     }
 
-    fn until_closed(&mut self) -> Vec<Event<Option<i32>>> {
-        self.events_until(|event| matches!(event, Event::StepClosed { .. }))
+    fn until_ended(&mut self) -> Vec<Event> {
+        self.events_until(|event| matches!(event, Event::Ended { .. }))
     }
 }
 
-fn output(events: &[Event<Option<i32>>]) -> Vec<u8> {
+fn output(events: &[Event]) -> Vec<u8> {
     let pieces = events.iter().filter_map(|event| match event {
         Event::Output { data, .. } => Some(data.as_bytes()),
         _ => None,
@@ -100,39 +69,42 @@ fn output(events: &[Event<Option<i32>>]) -> Vec<u8> {
 
 /// CC-08, SH-01
 #[test]
-fn a_command_becomes_a_closed_step() {
+fn a_command_runs_and_the_next_one_after_it() {
     let mut session = Session::start();
     session.exec(Exec::shell("echo one; exit 3"));
-    let events = session.until_closed();
+    let events = session.until_ended();
     assert_eq!(output(&events), b"one\n");
-    let closed = events.last().unwrap();
-    assert!(matches!(closed, Event::StepClosed { closed: Some(3), .. }), "{closed:?}");
+    let ended = events.last().unwrap();
+    assert!(
+        matches!(ended, Event::Ended { outcome, .. } if outcome.exit_code() == Some(3)),
+        "{ended:?}"
+    );
 
     session.exec(Exec::shell("echo two"));
-    assert_eq!(output(&session.until_closed()), b"two\n");
+    assert_eq!(output(&session.until_ended()), b"two\n");
 }
 
 /// CC-07, SH-06
 #[test]
-fn a_cancelled_command_becomes_a_closed_step() {
+fn a_cancelled_command_ends_and_says_why() {
     let mut session = Session::start();
     let id = session.exec(Exec::shell("while :; do sleep 1; done"));
     session.events_until(|event| matches!(event, Event::Started { .. }));
     session.host.cancel(id, Instant::now()).unwrap();
-    let events = session.until_closed();
+    let events = session.until_ended();
     let (status, cause) = (ExitStatus::Signal(15), Cause::Cancelled);
     let expected = Outcome::Completed { status, cause };
     let is_expected =
-        |event: &Event<_>| matches!(event, Event::Ended { outcome, .. } if *outcome == expected);
+        |event: &Event| matches!(event, Event::Ended { outcome, .. } if *outcome == expected);
     assert!(events.iter().any(is_expected), "{events:?}");
 }
 
 /// SH-02
 #[test]
-fn a_command_that_cannot_start_becomes_a_closed_step() {
+fn a_command_that_cannot_start_ends_and_says_so() {
     let mut session = Session::start();
     session.exec(Exec { cwd: Some("/no/such/dir".into()), ..Exec::shell("true") });
-    let events = session.until_closed();
+    let events = session.until_ended();
     assert!(matches!(events[0], Event::Ended { outcome: Outcome::NotStarted { .. }, .. }));
 }
 
@@ -152,6 +124,6 @@ fn input_flows_as_the_command_takes_it() {
         left -= piece;
     }
     session.host.send_stdin(id, ByteString::default(), true).unwrap();
-    let text = String::from_utf8(output(&session.until_closed())).unwrap();
+    let text = String::from_utf8(output(&session.until_ended())).unwrap();
     assert_eq!(text.trim(), "1000000");
 }

@@ -68,7 +68,7 @@ pub(crate) fn choose(
             (None, Some(verdict)) => verdict.clone(),
             (None, None) => {
                 progress(Progress::Stage(Stage::Trying(*accelerator)));
-                let verdict = try_out(*accelerator, config);
+                let verdict = try_out(*accelerator, config)?;
                 memory.verdicts.insert(*accelerator, verdict.clone());
                 memory.keep(&config.verdicts_dir);
                 verdict
@@ -106,7 +106,7 @@ pub(crate) fn unavailable(accelerator: Accelerator) -> Option<String> {
     opened.err().map(|error| format!("/dev/kvm: {error}"))
 }
 
-fn try_out(accelerator: Accelerator, config: &MachineConfig) -> Verdict {
+fn try_out(accelerator: Accelerator, config: &MachineConfig) -> Result<Verdict> {
     let trial = MachineConfig {
         program: config.program.clone(),
         qemu: config.qemu.clone(),
@@ -124,14 +124,16 @@ fn try_out(accelerator: Accelerator, config: &MachineConfig) -> Verdict {
         trial_deadline: config.trial_deadline,
         state_dir: config.state_dir.clone(),
         verdicts_dir: config.verdicts_dir.clone(),
+        cancel: config.cancel.clone(),
     };
-    match Machine::start(trial, &mut |_| {}) {
+    Ok(match Machine::start(trial, &mut |_| {}) {
         Ok(_machine) => Verdict::Works,
         Err(VmError::BootDeadline { deadline, .. }) => {
             Verdict::Broken(format!("a guest was not ready after {} s", deadline.as_secs()))
         }
+        Err(VmError::Cancelled) => return Err(VmError::Cancelled),
         Err(error) => Verdict::Broken(error.to_string()),
-    }
+    })
 }
 
 impl Memory {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use codeagent_common::CancelToken;
 use codeagent_guest::GuestUser;
 #[cfg(unix)]
 use codeagent_guest::Link;
@@ -37,6 +38,8 @@ pub struct MachineConfig {
     pub state_dir: PathBuf,
     /// Where it is remembered which accelerators work.
     pub verdicts_dir: PathBuf,
+    /// It is not wanted any more. Once it is ready, that is of no matter.
+    pub cancel: CancelToken,
 }
 
 impl MachineConfig {
@@ -65,6 +68,7 @@ impl MachineConfig {
             trial_deadline: Duration::from_secs(10),
             verdicts_dir: state_dir.clone(),
             state_dir,
+            cancel: CancelToken::new(),
         }
     }
 }

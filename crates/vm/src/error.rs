@@ -29,6 +29,8 @@ pub enum VmError {
     AcceleratorBroken { accelerator: Accelerator, reason: String },
     #[error("the guest was not ready after {} s{}", deadline.as_secs(), said(console))]
     BootDeadline { deadline: Duration, console: String },
+    #[error("the guest was not wanted any more before it was ready")]
+    Cancelled,
     #[error("the guest ended before it was ready: {0}")]
     DiedAtBoot(String),
     #[error("a share cannot be reached: {0}")]

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use codeagent_common::CancelToken;
 use codeagent_control::HostMessage;
 use codeagent_guest::{Address, GuestSettings, GuestShare, Link};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -75,6 +76,7 @@ impl Machine {
     ) -> Result<Self> {
         let give_up_at = Instant::now() + config.boot_deadline;
         let (program, deadline) = (config.program.clone(), config.boot_deadline);
+        let cancel = config.cancel.clone();
         let (control, control_end) = pair()?;
         let (qmp, qmp_end) = pair()?;
         let (console, console_end) = pair()?;
@@ -104,7 +106,7 @@ impl Machine {
         };
         let machine = Self { accelerator, qemu, control, qmp, console, death, guard };
         machine.watch(stderr, [said, complained, seen])?;
-        machine.wait_until_ready(give_up_at, deadline)?;
+        machine.wait_until_ready(give_up_at, deadline, &cancel)?;
         Ok(machine)
     }
 
@@ -124,8 +126,16 @@ impl Machine {
     }
 
     /// The first thing on the control channel is the hello of the shim; it stays there.
-    fn wait_until_ready(&self, give_up_at: Instant, deadline: Duration) -> Result<()> {
+    fn wait_until_ready(
+        &self,
+        give_up_at: Instant,
+        deadline: Duration,
+        cancel: &CancelToken,
+    ) -> Result<()> {
         loop {
+            if cancel.is_cancelled() {
+                return Err(VmError::Cancelled);
+            }
             let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
             let _ = poll(&mut fds, Some(&wait));

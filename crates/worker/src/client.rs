@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_bytes::ByteBuf;
 
 use crate::link;
-use crate::protocol::{Activity, Call, Event, Failure, FileChange, FromWorker, Greeting, Request};
+use crate::protocol::{Call, Event, Failure, FileChange, FromWorker, Greeting, Request};
 
 /// Long enough for a machine that is busy with something else.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -171,10 +171,6 @@ impl Client {
 
     pub fn status(&self) -> Result<StoreStatus, WorkerError> {
         self.call(Request::Status)
-    }
-
-    pub fn activity(&self) -> Result<Activity, WorkerError> {
-        self.call(Request::Activity)
     }
 
     pub fn subscribe(&self) -> Result<(), WorkerError> {

@@ -286,7 +286,8 @@ impl Life {
         let deadline = Instant::now() + FAREWELL;
         server.finish_calls(deadline);
         if let Some(fs) = &server.fs {
-            fs.wait_until_quiet(deadline.saturating_duration_since(Instant::now()));
+            let left = deadline.saturating_duration_since(Instant::now());
+            fs.wait_until_quiet(Duration::ZERO, left);
         }
         let unfinished = server.owners_step.lock().filter(|_| attached.was_deserted());
         if let Err(error) = server.engine.retire(unfinished) {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Both sides are usually the same binary; a client of another version is told so.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The first message to a new worker process, with the working directory as a descriptor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -115,8 +115,6 @@ pub enum Request {
     Hello { version: u32 },
     /// → [`StoreStatus`](codeagent_interceptor::StoreStatus)
     Status,
-    /// → [`Activity`]
-    Activity,
     /// From now on, events are sent on this connection. → nothing
     Subscribe,
 
@@ -142,8 +140,9 @@ pub enum Request {
     CommitTransaction,
     /// → [`StepId`]
     RollbackTransaction,
-    /// Waits until no mutation is on its way; whether that was so in time. → `bool`
-    WaitUntilQuiet { timeout: Duration },
+    /// Waits until no mutation has been on its way for as long as `quiet`; whether that was so in
+    /// time. → `bool`
+    WaitUntilQuiet { quiet: Duration, timeout: Duration },
 
     /// Oldest first. → `Vec<HistoryEntry>`
     History,
@@ -254,14 +253,6 @@ pub struct Greeting {
     pub guarded: bool,
     /// `None`: the engine runs within the process that asks.
     pub confinement: Option<Confinement>,
-}
-
-/// Mutations, as the front end counts them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Activity {
-    pub in_flight: u64,
-    /// Since the start: shows mutations that came and went between two looks.
-    pub begun: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,7 +22,7 @@ use crate::outbox::Outbox;
 use crate::pool::Pool;
 use crate::process::RequestFs;
 use crate::protocol::{
-    Activity, Call, Confinement, Event, Failure, FileChange, FromWorker, Greeting, Request, VERSION,
+    Call, Confinement, Event, Failure, FileChange, FromWorker, Greeting, Request, VERSION,
 };
 use crate::turns::Turns;
 
@@ -295,7 +295,6 @@ impl Server {
             Request::Hello { .. } => reply(&self.greeting()),
             Request::Status => reply(&engine.status()?),
             Request::Subscribe => reply(&()),
-            Request::Activity => reply(&self.activity()),
             Request::OpenStep(step) => {
                 self.turns.admit(connection)?;
                 let id = engine.open_step(step)?;
@@ -331,8 +330,8 @@ impl Server {
                 self.turns.ended_transaction();
                 reply(&id)
             }
-            Request::WaitUntilQuiet { timeout } => {
-                reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_quiet(timeout)))
+            Request::WaitUntilQuiet { quiet, timeout } => {
+                reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_quiet(quiet, timeout)))
             }
             Request::History => {
                 engine.check_format()?;
@@ -400,11 +399,6 @@ impl Server {
         owner.ok_or_else(|| {
             Failure::new(ErrorCode::BadRequest, "only the process that started the worker may ask")
         })
-    }
-
-    fn activity(&self) -> Activity {
-        let Some(fs) = &self.fs else { return Activity::default() };
-        Activity { in_flight: fs.in_flight() as u64, begun: fs.begun() }
     }
 }
 

@@ -5,9 +5,8 @@ use codeagent_common::StepId;
 use crate::{ByteString, Cause, CommandId, ControlError, ExitStatus, LineFault, ShimErrorCode};
 use crate::{ShimMessage, Stream};
 
-/// `C` is what a [`StepSink`](crate::StepSink) says of a closed step.
 #[derive(Debug)]
-pub enum Event<C> {
+pub enum Event {
     /// The shim said hello; commands can be run.
     Ready,
     Started {
@@ -23,23 +22,10 @@ pub enum Event<C> {
         id: CommandId,
         room_bytes: usize,
     },
-    /// The last event of a command. Its step, if it has one, closes soon after.
+    /// The last event of a command.
     Ended {
         id: CommandId,
         outcome: Outcome,
-    },
-    StepClosed {
-        step: StepId,
-        id: CommandId,
-        closed: C,
-    },
-    AmbientStepClosed {
-        closed: C,
-    },
-    /// The step stays open; it is closed again a little later.
-    StepCloseFailed {
-        step: Option<StepId>,
-        error: Box<dyn std::error::Error + Send + Sync>,
     },
     RollbackNoted {
         step_id: StepId,
@@ -97,7 +83,7 @@ pub enum Violation {
     UnknownCommand { message: &'static str, id: CommandId },
     #[error("command {id} was reported as started twice")]
     StartedTwice { id: CommandId },
-    /// The command counts as completed all the same: its step must not stay open for ever.
+    /// The command counts as completed all the same: nobody must wait for it for ever.
     #[error("command {id} was reported as completed before it was started")]
     CompletedBeforeStart { id: CommandId },
     #[error("command {id} sent output before it was started")]

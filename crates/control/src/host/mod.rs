@@ -1,17 +1,9 @@
-//! The host's side of the conversation. No I/O, no clock: bytes and time come from outside.
-//!
-//! ```text
-//! exec ──► open step ──► started ──► output … ──► ended ──► quiescence ──► close step
-//! ```
-//!
-//! The step is opened before `exec` is sent, so that no write of the command can come too early,
-//! and because the host, not the guest, decides what a step is. `step_started` only acknowledges.
+//! The host's side of the conversation. No I/O, no clock: bytes and time come from outside. It knows
+//! commands and no steps: whoever runs a command opens its step before, and closes it after its end.
 
+mod deadlines;
 mod event;
-mod quiescence;
 mod receive;
-mod sink;
-mod steps;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -19,67 +11,30 @@ use std::time::{Duration, Instant};
 use codeagent_common::StepId;
 
 pub use event::{Event, Outcome, Violation};
-pub use sink::{Activity, StepSink};
 
 use crate::error::{ControlError, Result};
 use crate::message::{
     CommandId, Exec, HostMessage, PROTOCOL_VERSION, PtySize, STDIN_WINDOW_BYTES, Stdin,
 };
 use crate::{ByteString, encode};
-use steps::OpenStep;
 
-#[derive(Debug, Clone)]
-pub struct HostConfig {
-    /// A step is closed when nothing was written for this long after its command ended,
-    pub quiet: Duration,
-    /// but not later than this after it.
-    pub quiescence_limit: Duration,
-    /// How often to look whether operations under way have ended.
-    pub look_every: Duration,
-    /// How often to look for an ambient step to close, and to try again what failed.
-    pub housekeeping_every: Duration,
-    /// How long past its deadline the shim may take to report the end of a command.
-    pub patience: Duration,
-}
+/// How long past its deadline the shim may take to report the end of a command.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
-impl Default for HostConfig {
-    fn default() -> Self {
-        Self {
-            quiet: Duration::from_millis(100),
-            quiescence_limit: Duration::from_secs(2),
-            look_every: Duration::from_millis(10),
-            housekeeping_every: Duration::from_secs(1),
-            patience: Duration::from_secs(10),
-        }
-    }
-}
-
-/// Whose step the changes of a command belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attribution {
-    /// A step of its own. There is one at a time.
-    OwnStep,
-    /// A background command: its changes belong to whatever step is open, or to an ambient one.
-    Background,
-}
-
-/// Runs commands through a shim and makes steps of them.
+/// Runs commands through a shim.
 ///
 /// The owner carries bytes and time: it hands every message to [`receive`](Self::receive), sends
 /// what [`next_message`](Self::next_message) gives, calls [`advance`](Self::advance) at
 /// [`next_deadline`](Self::next_deadline), and looks at [`next_event`](Self::next_event) after each.
 #[derive(Debug)]
-pub struct ControlHost<S: StepSink> {
-    sink: S,
-    config: HostConfig,
+pub struct ControlHost {
     link: Link,
     next_id: u64,
     commands: BTreeMap<CommandId, Command>,
-    /// The step of the one command that has one; outlives it by the quiescence.
-    step: Option<OpenStep>,
-    housekeeping_at: Instant,
+    /// Since when the shim cannot answer, because whatever it runs in was stopped.
+    still_since: Option<Instant>,
     outgoing: VecDeque<HostMessage>,
-    events: VecDeque<Event<S::Closed>>,
+    events: VecDeque<Event>,
 }
 
 /// The state of the channel.
@@ -98,54 +53,56 @@ struct Command {
     grace: Duration,
     /// Input under way, or `None` if it takes none.
     stdin_unaccepted: Option<usize>,
+    /// When it is to end, unless it has been told so already.
+    times_out_at: Option<Instant>,
+    /// It was told to end because its time was up.
+    timed_out: bool,
     /// When to stop waiting for the shim to report its end.
     give_up_at: Option<Instant>,
 }
 
-impl<S: StepSink> ControlHost<S> {
+impl Default for ControlHost {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ControlHost {
     /// A new conversation; its first message is `hello`.
-    pub fn new(sink: S, config: HostConfig, now: Instant) -> Self {
+    pub fn new() -> Self {
         Self {
-            housekeeping_at: now + config.housekeeping_every,
-            sink,
-            config,
             link: Link::AwaitingHello,
             next_id: 1,
             commands: BTreeMap::new(),
-            step: None,
+            still_since: None,
             outgoing: VecDeque::from([HostMessage::Hello { version: PROTOCOL_VERSION }]),
             events: VecDeque::new(),
         }
     }
 
-    /// Runs a command; `exec.id` is chosen here. With a step of its own, it has to wait until the
-    /// step of the last command is closed.
-    pub fn exec(
-        &mut self,
-        mut exec: Exec,
-        attribution: Attribution,
-        now: Instant,
-    ) -> Result<CommandId> {
+    /// Runs a command; `exec.id` is chosen here.
+    pub fn exec(&mut self, mut exec: Exec, now: Instant) -> Result<CommandId> {
         self.expect_ready()?;
         let id = CommandId(self.next_id);
         exec.id = id;
         let grace = Duration::from_millis(exec.grace_ms);
-        let give_up_at = exec.timeout_ms.and_then(|timeout_ms| {
-            now.checked_add(Duration::from_millis(timeout_ms))?
-                .checked_add(grace)?
-                .checked_add(self.config.patience)
-        });
+        let timeout = exec.timeout_ms.map(Duration::from_millis);
+        let times_out_at = timeout.and_then(|timeout| now.checked_add(timeout));
         let takes_input = exec.stdin == Stdin::Stream || exec.pty.is_some();
-        let label = exec.command.to_string();
         let message = HostMessage::Exec(exec);
-        // Before the step is opened: a message that cannot be sent must not leave one behind.
+        // One that cannot be sent runs nothing.
         encode(&message)?;
-        if attribution == Attribution::OwnStep {
-            self.open_step(id, &label)?;
-        }
         self.next_id += 1;
         let stdin_unaccepted = takes_input.then_some(0);
-        self.commands.insert(id, Command { started: false, grace, stdin_unaccepted, give_up_at });
+        let command = Command {
+            started: false,
+            grace,
+            stdin_unaccepted,
+            times_out_at,
+            timed_out: false,
+            give_up_at: None,
+        };
+        self.commands.insert(id, command);
         self.outgoing.push_back(message);
         Ok(id)
     }
@@ -181,14 +138,32 @@ impl<S: StepSink> ControlHost<S> {
         Ok(())
     }
 
-    /// Ends a command and everything it started. Its step closes as usual, with what it did.
+    /// Ends a command and everything it started.
     pub fn cancel(&mut self, id: CommandId, now: Instant) -> Result<()> {
-        let patience = self.config.patience;
         let command = self.command(id)?;
-        let give_up_at = now.checked_add(command.grace.saturating_add(patience));
-        command.give_up_at = [command.give_up_at, give_up_at].into_iter().flatten().min();
+        command.times_out_at = None;
+        let give_up_at = now.checked_add(command.grace.saturating_add(PATIENCE));
+        command.give_up_at = command.give_up_at.or(give_up_at);
         self.outgoing.push_back(HostMessage::Cancel { id });
         Ok(())
+    }
+
+    /// Whatever the shim runs in stands still from now on: nothing is expected of it until it
+    /// [goes on](Self::go_on).
+    pub fn stand_still(&mut self, now: Instant) {
+        self.still_since.get_or_insert(now);
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.still_since.is_some()
+    }
+
+    pub fn go_on(&mut self, now: Instant) {
+        let Some(since) = self.still_since.take() else { return };
+        let meanwhile = now.saturating_duration_since(since);
+        for command in self.commands.values_mut() {
+            command.give_up_at = command.give_up_at.map(|at| at + meanwhile);
+        }
     }
 
     /// Tells running commands that files have changed under them.
@@ -216,25 +191,12 @@ impl<S: StepSink> ControlHost<S> {
         self.outgoing.pop_front()
     }
 
-    pub fn next_event(&mut self) -> Option<Event<S::Closed>> {
+    pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
     pub fn is_ready(&self) -> bool {
         matches!(self.link, Link::Ready { .. })
-    }
-
-    /// The step of the running or just ended command.
-    pub fn open_step_id(&self) -> Option<StepId> {
-        self.step.as_ref().map(|step| step.id)
-    }
-
-    pub fn sink(&self) -> &S {
-        &self.sink
-    }
-
-    pub fn sink_mut(&mut self) -> &mut S {
-        &mut self.sink
     }
 
     fn expect_ready(&self) -> Result<()> {

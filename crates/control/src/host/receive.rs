@@ -1,21 +1,21 @@
 //! What the shim says, and what becomes of it.
 
-use std::time::Instant;
-
-use super::{ControlHost, Event, Link, Outcome, StepSink, Violation};
+use super::{ControlHost, Event, Link, Outcome, Violation};
 use crate::error::{ControlError, LineFault};
-use crate::message::{CommandId, PROTOCOL_VERSION, ShimErrorCode, ShimMessage, Stream};
+use crate::message::{
+    Cause, CommandId, ExitStatus, PROTOCOL_VERSION, ShimErrorCode, ShimMessage, Stream,
+};
 use crate::{ByteString, STDIN_WINDOW_BYTES};
 
-impl<S: StepSink> ControlHost<S> {
+impl ControlHost {
     /// Takes the next message of the shim, or what was in its place.
-    pub fn receive(&mut self, message: Result<ShimMessage, LineFault>, now: Instant) {
+    pub fn receive(&mut self, message: Result<ShimMessage, LineFault>) {
         let message = match message {
             Ok(message) => message,
             Err(fault) => return self.violation(fault.into()),
         };
         if let ShimMessage::Hello { version, instance } = message {
-            return self.hello(version, instance, now);
+            return self.hello(version, instance);
         }
         if !self.is_ready() {
             return self.violation(Violation::BeforeHello { message: message.name() });
@@ -26,33 +26,33 @@ impl<S: StepSink> ControlHost<S> {
             ShimMessage::Output { id, stream, data } => self.output(id, stream, data),
             ShimMessage::StdinAccepted { id, bytes } => self.stdin_accepted(id, bytes),
             ShimMessage::StepCompleted { id, status, cause } => {
-                self.completed(id, Outcome::Completed { status, cause }, now);
+                self.completed(id, status, cause);
             }
             ShimMessage::RollbackNoted { step_id } => {
                 self.events.push_back(Event::RollbackNoted { step_id });
             }
             ShimMessage::Pong { token } => self.events.push_back(Event::Pong { token }),
-            ShimMessage::Error { id, code, message } => self.shim_error(id, code, message, now),
+            ShimMessage::Error { id, code, message } => self.shim_error(id, code, message),
         }
     }
 
     /// The stream ended: the shim is gone, and its commands with it.
-    pub fn channel_closed(&mut self, now: Instant) {
+    pub fn channel_closed(&mut self) {
         if self.link == Link::Closed {
             return;
         }
         self.link = Link::Closed;
         self.outgoing.clear();
-        self.lose_commands(now);
+        self.lose_commands();
         self.events.push_back(Event::Failed(ControlError::Disconnected));
     }
 
-    fn hello(&mut self, version: u32, instance: u64, now: Instant) {
+    fn hello(&mut self, version: u32, instance: u64) {
         match self.link {
             // The answer to our hello, after the one it began with.
             Link::Ready { instance: known } if known == instance => return,
             // The shim was started again; it knows nothing of the commands of the last one.
-            Link::Ready { .. } => self.lose_commands(now),
+            Link::Ready { .. } => self.lose_commands(),
             Link::Closed => return,
             Link::AwaitingHello | Link::Incompatible { .. } => {}
         }
@@ -66,10 +66,10 @@ impl<S: StepSink> ControlHost<S> {
         }
     }
 
-    fn lose_commands(&mut self, now: Instant) {
+    fn lose_commands(&mut self) {
         let lost: Vec<CommandId> = self.commands.keys().copied().collect();
         for id in lost {
-            self.end(id, Outcome::ShimLost, now);
+            self.end(id, Outcome::ShimLost);
         }
     }
 
@@ -107,33 +107,28 @@ impl<S: StepSink> ControlHost<S> {
         }
     }
 
-    fn completed(&mut self, id: CommandId, outcome: Outcome, now: Instant) {
-        match self.commands.get(&id) {
-            None => {
-                let message = "step_completed";
-                return self.violation(Violation::UnknownCommand { message, id });
-            }
-            Some(command) if !command.started => {
-                self.violation(Violation::CompletedBeforeStart { id });
-            }
-            Some(_) => {}
+    fn completed(&mut self, id: CommandId, status: ExitStatus, cause: Cause) {
+        let Some(command) = self.commands.get(&id) else {
+            let message = "step_completed";
+            return self.violation(Violation::UnknownCommand { message, id });
+        };
+        let cause = match cause {
+            Cause::Cancelled if command.timed_out => Cause::TimedOut,
+            cause => cause,
+        };
+        if !command.started {
+            self.violation(Violation::CompletedBeforeStart { id });
         }
-        self.end(id, outcome, now);
+        self.end(id, Outcome::Completed { status, cause });
     }
 
-    fn shim_error(
-        &mut self,
-        id: Option<CommandId>,
-        code: ShimErrorCode,
-        message: String,
-        now: Instant,
-    ) {
+    fn shim_error(&mut self, id: Option<CommandId>, code: ShimErrorCode, message: String) {
         let pending = id.filter(|id| self.commands.get(id).is_some_and(|command| !command.started));
         let lost =
             id.filter(|id| code == ShimErrorCode::CommandLost && self.commands.contains_key(id));
         match (pending, lost) {
-            (Some(id), _) => self.end(id, Outcome::NotStarted { code, message }, now),
-            (None, Some(id)) => self.end(id, Outcome::ShimLost, now),
+            (Some(id), _) => self.end(id, Outcome::NotStarted { code, message }),
+            (None, Some(id)) => self.end(id, Outcome::ShimLost),
             (None, None) => self.events.push_back(Event::ShimError { id, code, message }),
         }
     }

@@ -1,16 +1,20 @@
-//! A line to a shim: carries bytes and time for [`ControlHost`], for any number of commands at once.
+//! A line to a shim: carries bytes and time for [`ControlHost`](crate::ControlHost), for any number of
+//! commands at once.
 //!
 //! ```text
-//! shim ──► reader ──► operator ──► reports of each command ──► whoever runs it
+//!      ◄── writer ◄── outbox ◄──┐
+//! shim ──► reader ──► operator ─┴► reports of each command ──► whoever runs it
 //!            ▲           ▲                                          │
 //!            └── room ◄──┼──────── what was read of them ◄──────────┤
 //!                        └──────── orders ◄─────────────────────────┘
 //! ```
 //!
 //! Who does not read the output of a command holds up the reader, and so the shim, in the end; but
-//! never the operator, so that a cancel always gets through.
+//! never the operator, so that a cancel always gets through. Nor does a shim that does not read what
+//! it is sent: the operator hands it to a writer, and after a while gives the shim up.
 
 mod operator;
+mod outbox;
 mod room;
 
 use std::io::{Read, Write};
@@ -28,6 +32,7 @@ use crate::framing::MessageReader;
 use crate::host::Outcome;
 use crate::message::{Exec, PtySize, ShimMessage, Stream};
 use operator::Operator;
+use outbox::Outbox;
 use room::Room;
 
 /// How many messages may wait for the operator.
@@ -78,6 +83,8 @@ enum News {
     Run(u64, Box<Exec>, Sender<Report>),
     Order(u64, Order),
     RollbackNotify(StepId),
+    StandStill,
+    GoOn,
     /// Whoever waits for the shim to say hello.
     TellWhenReady(Sender<Result<(), ControlError>>),
     ShutDown,
@@ -98,7 +105,7 @@ impl Line {
     ) -> io::Result<Self> {
         let (news, inbox) = mpsc::sync_channel(NEWS_WAITING);
         let room = Arc::new(Room::default());
-        let operator = Operator::new(to_shim, Arc::clone(&room));
+        let operator = Operator::new(Outbox::open(to_shim)?, Arc::clone(&room));
         thread::Builder::new().name("shim-line".into()).spawn(move || operator.work(&inbox))?;
         let (to_operator, gate) = (news.clone(), Arc::clone(&room));
         thread::Builder::new()
@@ -159,6 +166,16 @@ impl Line {
     /// Tells running commands that files have changed under them.
     pub fn notify_rollback(&self, step: StepId) -> Result<(), LineError> {
         self.tell(News::RollbackNotify(step))
+    }
+
+    /// Whatever the shim runs in stands still: it has all the time it needs, until it
+    /// [goes on](Self::go_on).
+    pub fn stand_still(&self) -> Result<(), LineError> {
+        self.tell(News::StandStill)
+    }
+
+    pub fn go_on(&self) -> Result<(), LineError> {
+        self.tell(News::GoOn)
     }
 
     /// Ends the shim, with all commands.

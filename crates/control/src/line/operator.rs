@@ -1,24 +1,28 @@
 //! The thread between a shim and those who run commands through it.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use codeagent_common::{ByteString, StepId};
+use codeagent_common::ByteString;
 
+use super::outbox::Outbox;
 use super::room::Room;
 use super::{News, Order, Report, until};
 use crate::error::ControlError;
-use crate::framing::MessageWriter;
-use crate::host::{Activity, Attribution, ControlHost, Event, HostConfig, StepSink};
-use crate::message::{CommandId, Exec, HostMessage};
+use crate::framing::encode;
+use crate::host::{ControlHost, Event};
+use crate::message::{CommandId, Exec};
 
-pub(super) struct Operator<W> {
-    host: ControlHost<NoSteps>,
-    to_shim: MessageWriter<W, HostMessage>,
+/// How long a shim may leave lying what it is sent.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct Operator {
+    host: ControlHost,
+    to_shim: Outbox,
+    /// Before that it could not read.
+    went_on_at: Instant,
     /// Until the shim has said hello.
     waiting_calls: Vec<(u64, Box<Exec>)>,
     waiting_for_ready: Vec<Sender<Result<(), ControlError>>>,
@@ -43,11 +47,12 @@ struct Command {
     is_cancelled: bool,
 }
 
-impl<W: Write> Operator<W> {
-    pub(super) fn new(to_shim: W, room: Arc<Room>) -> Self {
+impl Operator {
+    pub(super) fn new(to_shim: Outbox, room: Arc<Room>) -> Self {
         Self {
-            host: ControlHost::new(NoSteps, HostConfig::default(), Instant::now()),
-            to_shim: MessageWriter::new(to_shim),
+            host: ControlHost::new(),
+            to_shim,
+            went_on_at: Instant::now(),
             waiting_calls: Vec::new(),
             waiting_for_ready: Vec::new(),
             commands: HashMap::new(),
@@ -66,9 +71,19 @@ impl<W: Write> Operator<W> {
                 self.pass_on(event);
             }
             self.send();
-            match inbox.recv_timeout(until(self.host.next_deadline())) {
-                Ok(News::Message(message)) => self.host.receive(message, Instant::now()),
-                Ok(News::Closed) => self.host.channel_closed(Instant::now()),
+            let unread_at = self.unread_at();
+            if unread_at.is_some_and(|at| Instant::now() >= at) {
+                self.give_up_on_shim();
+                continue;
+            }
+            let deadline = [self.host.next_deadline(), unread_at].into_iter().flatten().min();
+            let heard = match deadline {
+                Some(at) => inbox.recv_timeout(until(at)),
+                None => inbox.recv().map_err(RecvTimeoutError::from),
+            };
+            match heard {
+                Ok(News::Message(message)) => self.host.receive(message),
+                Ok(News::Closed) => self.host.channel_closed(),
                 Ok(news) => self.take(news),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -87,6 +102,11 @@ impl<W: Write> Operator<W> {
             },
             // Without a shim there is nobody to tell.
             News::RollbackNotify(step) => drop(self.host.notify_rollback(step)),
+            News::StandStill => self.host.stand_still(Instant::now()),
+            News::GoOn => {
+                self.went_on_at = Instant::now();
+                self.host.go_on(self.went_on_at);
+            }
             News::ShutDown => drop(self.host.shut_down()),
             News::Message(_) | News::Closed => {}
         }
@@ -114,7 +134,7 @@ impl<W: Write> Operator<W> {
 
     fn begin(&mut self, call: u64, exec: Exec) {
         let Some(command) = self.commands.get_mut(&call) else { return };
-        match self.host.exec(exec, Attribution::Background, Instant::now()) {
+        match self.host.exec(exec, Instant::now()) {
             Ok(id) => {
                 command.id = Some(id);
                 self.calls.insert(id, call);
@@ -173,7 +193,7 @@ impl<W: Write> Operator<W> {
         }
     }
 
-    fn pass_on(&mut self, event: Event<()>) {
+    fn pass_on(&mut self, event: Event) {
         match event {
             Event::Ready => {
                 for tell in self.waiting_for_ready.drain(..) {
@@ -219,7 +239,7 @@ impl<W: Write> Operator<W> {
         for call in calls {
             self.end(call, Report::Failed(error.clone()));
         }
-        self.failed = Some(error.clone());
+        self.failed.get_or_insert_with(|| error.clone());
     }
 
     fn end(&mut self, call: u64, report: Report) {
@@ -232,11 +252,25 @@ impl<W: Write> Operator<W> {
 
     fn send(&mut self) {
         while let Some(message) = self.host.next_message() {
-            // A shim that has gone is noticed by the thread that reads.
-            if self.to_shim.write(&message).is_err() {
-                break;
+            // One that is too long was refused before it came here.
+            let Ok(line) = encode(&message) else { continue };
+            if !self.to_shim.put(line) {
+                return self.give_up_on_shim();
             }
         }
+    }
+
+    /// When to stop waiting for the shim to read.
+    fn unread_at(&self) -> Option<Instant> {
+        if self.failed.is_some() || self.host.is_still() {
+            return None;
+        }
+        Some(self.to_shim.unread_since()?.max(self.went_on_at) + UNREAD_PATIENCE)
+    }
+
+    fn give_up_on_shim(&mut self) {
+        self.fail(&ControlError::Unread);
+        self.host.channel_closed();
     }
 }
 
@@ -247,30 +281,5 @@ impl Command {
                 let _ = waiting.send(()); // it does not wait any more
             }
         }
-    }
-}
-
-/// Steps are opened and closed by whoever runs commands.
-#[derive(Debug)]
-struct NoSteps;
-
-impl StepSink for NoSteps {
-    type Closed = ();
-    type Error = Infallible;
-
-    fn open_step(&mut self, _: &str) -> Result<StepId, Infallible> {
-        Ok(StepId(0))
-    }
-
-    fn close_step(&mut self, _: StepId, _: Option<i32>) -> Result<(), Infallible> {
-        Ok(())
-    }
-
-    fn close_quiet_ambient_step(&mut self) -> Result<Option<()>, Infallible> {
-        Ok(None)
-    }
-
-    fn activity(&self) -> Activity {
-        Activity::default()
     }
 }

@@ -74,7 +74,8 @@ pub(crate) fn begin(client: &Client, label: String) -> Result<Outcome> {
 
 /// Ends the step that is open, if one is.
 pub(crate) fn close(client: &Client, exit_code: Option<i32>) -> Result<Option<ClosedStep>> {
-    let _: bool = client.call(Request::WaitUntilQuiet { timeout: QUIET_TIMEOUT })?;
+    let _: bool =
+        client.call(Request::WaitUntilQuiet { quiet: Duration::ZERO, timeout: QUIET_TIMEOUT })?;
     match client.close_step(exit_code) {
         Err(WorkerError::Failed(failure)) if failure.code == ErrorCode::NoStepOpen => Ok(None),
         outcome => Ok(Some(outcome?)),

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use codeagent_common::StepId;
+use codeagent_common::{CancelToken, StepId};
 use codeagent_control::{Exec, Order, Outcome, Stream};
 use codeagent_namespace::{FolderStep, View, ViewChoice, WorkFolder};
 use codeagent_worker::Client;
@@ -71,6 +71,8 @@ pub struct Work<'a> {
     pub output: &'a mut dyn FnMut(Stream, &[u8]),
     /// What people have to know before it begins.
     pub warn: &'a dyn Fn(String),
+    /// It is not wanted any more; once it runs, that comes as an order.
+    pub cancel: &'a CancelToken,
 }
 
 /// A folder of a session, for whoever shows it to more than one command.
@@ -104,22 +106,30 @@ pub struct Ran {
 pub trait Executor: Send + Sync + fmt::Debug {
     fn isolation(&self) -> Isolation;
 
-    /// Before the first command: makes what lasts longer than one. `warn` is for what people have to
-    /// know.
-    fn begin(&self, _folders: &[SharedFolder<'_>], _warn: &dyn Fn(String)) -> Result<()> {
+    /// Before each command: makes what lasts longer than one, if it is not there. `warn` is for what
+    /// people have to know.
+    fn begin(
+        &self,
+        _folders: &[SharedFolder<'_>],
+        _warn: &dyn Fn(String),
+        _cancel: &CancelToken,
+    ) -> Result<()> {
         Ok(())
     }
 
     /// Returns when the command has ended.
     fn run(&self, work: Work<'_>) -> Result<Ran>;
 
-    /// Somebody is asked about what a command wants to do. If this says that everything waits now,
-    /// [`Executor::go_on`] is called when what was asked about has been done or refused.
-    fn hold(&self) -> bool {
-        false
-    }
+    /// Somebody may have to be asked about what a command wants to do. Must not wait. When it is
+    /// decided, [`Executor::go_on`] is called.
+    fn asked(&self) {}
 
-    fn go_on(&self) {}
+    /// He is asked now: until then everything may wait.
+    fn hold(&self) {}
+
+    /// What was asked about is decided. `settle` waits until what is on its way has been done or
+    /// refused, in all folders.
+    fn go_on(&self, _settle: &dyn Fn()) {}
 
     /// A step was undone or redone: files have changed under the commands that run.
     fn rolled_back(&self, _step: StepId) {}

@@ -36,7 +36,7 @@ impl Executor for NamespaceExecutor {
     }
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
-        let Work { folders, exec, view, background, orders, output, shared: _, warn } = work;
+        let Work { folders, exec, view, background, orders, output, shared: _, warn, .. } = work;
         let finished = if background {
             self.namespaces.run_in_background(folders, exec, orders, output)
         } else {

@@ -23,6 +23,8 @@ pub struct Hub {
     session: RwLock<Option<Arc<Session>>>,
     /// Held while a session starts or ends, so that it does so once.
     changing: Mutex<()>,
+    /// The one that starts: whoever wants it to end does not wait until it has started.
+    starting: Mutex<Option<Arc<Session>>>,
     listeners: RwLock<BTreeMap<u64, (Role, Listener)>>,
     next_listener: AtomicU64,
     questions: Mutex<Questions>,
@@ -110,6 +112,7 @@ impl Hub {
             defaults,
             session: RwLock::default(),
             changing: Mutex::default(),
+            starting: Mutex::default(),
             listeners: RwLock::default(),
             next_listener: AtomicU64::new(0),
             questions: Mutex::default(),
@@ -150,12 +153,24 @@ impl Hub {
             }
         });
         session.set_asker(Arc::new(AskEverybody(Arc::downgrade(self))));
-        session.start()?;
-        *self.session.write() = Some(Arc::clone(&session));
-        Ok(session)
+        *self.starting.lock() = Some(Arc::clone(&session));
+        let started = session.start();
+        if started.is_ok() {
+            *self.session.write() = Some(Arc::clone(&session));
+        }
+        *self.starting.lock() = None;
+        started.map(|()| session)
     }
 
     pub fn stop(&self) -> Result<()> {
+        let starting = self.starting.lock().clone();
+        if let Some(session) = starting {
+            let stopped = session.stop();
+            let _changing = self.changing.lock();
+            // It may just have started.
+            self.session.write().take_if(|running| Arc::ptr_eq(running, &session));
+            return stopped;
+        }
         let _changing = self.changing.lock();
         let session = self.session.write().take().ok_or(SandboxError::NotRunning)?;
         // Commands that wait for answers would not end.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use codeagent_common::{RelPathBuf, StepId, StepInfo};
+use codeagent_common::{CancelToken, RelPathBuf, StepId, StepInfo};
 use codeagent_control::{
     ByteString, Cause, CommandLine, Exec, ExitStatus, Order, Outcome, PtySize, Stdin, Stream,
 };
@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::event::Event;
 use super::lane::{Patience, Turn};
+use super::questions::Questions;
 use super::{Active, Session};
 use crate::classify;
 use crate::error::{Result, SandboxError};
@@ -33,21 +34,21 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
     sender: Sender<Order>,
-    cancelled: Arc<AtomicBool>,
+    cancelled: CancelToken,
     is_background: bool,
+    command: u64,
+    /// What it asks is not wanted any more when it is cancelled.
+    questions: Arc<Questions>,
 }
 
 impl Orders {
     /// `false`: it has ended.
     fn send(&self, order: Order) -> bool {
         if matches!(order, Order::Cancel) {
-            self.cancelled.store(true, Ordering::SeqCst);
+            self.cancelled.cancel();
+            self.questions.deny_those_of(self.command);
         }
         self.sender.send(order).is_ok()
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::SeqCst)
     }
 }
 
@@ -213,8 +214,9 @@ impl Session {
         mut output: impl FnMut(Stream, &[u8]),
     ) -> Result<CommandReport> {
         let (id, orders, taken) = self.register(request);
+        let cancel = orders.cancelled.clone();
         drop(orders);
-        self.run(id, request, taken, &mut output)
+        self.run((id, request), taken, &cancel, &mut output)
     }
 
     /// As [`Session::exec`], with orders for it while it runs.
@@ -237,6 +239,7 @@ impl Session {
     ) -> Result<CommandReport> {
         let (id, own, taken) = self.register(request);
         announce(id);
+        let cancel = own.cancelled.clone();
         // Those who only know the number of the command can give orders, too.
         std::thread::Builder::new().name("orders".into()).spawn(move || {
             for order in orders {
@@ -245,7 +248,7 @@ impl Session {
                 }
             }
         })?;
-        self.run(id, request, taken, &mut output)
+        self.run((id, request), taken, &cancel, &mut output)
     }
 
     /// The current directory of this process, if it lies in a working directory.
@@ -262,10 +265,10 @@ impl Session {
         mut output: impl FnMut(Stream, &[u8]) + Send + 'static,
     ) -> Result<Running> {
         let (id, orders, taken) = self.register(&request);
-        let session = Arc::clone(self);
+        let (session, cancel) = (Arc::clone(self), orders.cancelled.clone());
         let thread = std::thread::Builder::new()
             .name(format!("command-{id}"))
-            .spawn(move || session.run(id, &request, taken, &mut output))?;
+            .spawn(move || session.run((id, &request), taken, &cancel, &mut output))?;
         Ok(Running { id, orders, thread })
     }
 
@@ -315,17 +318,22 @@ impl Session {
     fn register(&self, request: &CommandRequest) -> (u64, Orders, Receiver<Order>) {
         let id = self.next_command.fetch_add(1, Ordering::Relaxed);
         let (sender, taken) = channel();
-        let is_background = request.background;
-        let orders = Orders { sender, cancelled: Arc::default(), is_background };
+        let orders = Orders {
+            sender,
+            cancelled: CancelToken::new(),
+            is_background: request.background,
+            command: id,
+            questions: Arc::clone(&self.questions),
+        };
         self.running.lock().insert(id, orders.clone());
         (id, orders, taken)
     }
 
     fn run(
         &self,
-        id: u64,
-        request: &CommandRequest,
+        (id, request): (u64, &CommandRequest),
         orders: Receiver<Order>,
+        cancel: &CancelToken,
         output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<CommandReport> {
         let line = request.label();
@@ -336,8 +344,7 @@ impl Session {
             if let Some(reason) = refused {
                 return Err(SandboxError::Refused { reason });
             }
-            let cancelled = || self.running.lock().get(&id).is_none_or(Orders::is_cancelled);
-            let ran = self.run_in(&active, (id, request), orders, &cancelled, output)?;
+            let ran = self.run_in(&active, (id, request), orders, cancel, output)?;
             report(id, &active, ran)
         });
         self.running.lock().remove(&id);
@@ -358,7 +365,7 @@ impl Session {
         active: &Active,
         (id, request): (u64, &CommandRequest),
         orders: Receiver<Order>,
-        cancelled: &dyn Fn() -> bool,
+        cancel: &CancelToken,
         output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<Ran> {
         // Silence would look like a command that hangs.
@@ -366,11 +373,13 @@ impl Session {
             let message = "waiting for the command of another process in this folder".into();
             self.bus.tell(&Event::Warning { directory: None, message });
         };
-        let patience = Patience { limit: PATIENCE, cancelled, waits: &waits };
+        let cancelled = || cancel.is_cancelled();
+        let patience = Patience { limit: PATIENCE, cancelled: &cancelled, waits: &waits };
         let turn = match request.background {
             true => None,
             false => Some(active.take_turn(&patience)?.of_command(id)),
         };
+        let asks = self.questions.may_come_from(id, request.background);
         // It may have had to wait.
         if cancelled() {
             return Err(SandboxError::Cancelled);
@@ -387,15 +396,21 @@ impl Session {
             })
             .collect();
         let keepers = super::keepers_of(&active.folders)?;
+        let shared = super::shared(&active.folders, &keepers);
+        let warn = |message| self.bus.tell(&Event::Warning { directory: None, message });
+        // What it takes to begin is not the command's time.
+        active.executor.begin(&shared, &warn, cancel)?;
+        asks.begins(request.timeout);
         let ran = active.executor.run(Work {
             folders: &folders,
-            shared: &super::shared(&active.folders, &keepers),
+            shared: &shared,
             exec: request.exec(),
             view: self.views(request.view.unwrap_or(self.options.view)),
             background: request.background,
             orders,
             output,
-            warn: &|message| self.bus.tell(&Event::Warning { directory: None, message }),
+            warn: &warn,
+            cancel,
         });
         if ran.is_err() {
             // A worker that was lost meanwhile is replaced at once: the next one takes back what its

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use codeagent_common::{ErrorCode, ResourceLimits, SafeguardConfig};
+use codeagent_common::{ErrorCode, ResourceLimits, SafeguardConfig, SafeguardDecision};
 use codeagent_interceptor::{EngineEvent, UndoError};
 use codeagent_worker::{
     Client, Event as WorkerEvent, Request, Settings, Unreachable, WorkerError, WorkerProcess,
@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use super::ask::{Asker, Question};
 use super::event::{Bus, Event};
 use super::options::{Access, FolderOptions, SessionOptions};
+use super::questions::{Fate, Questions};
 use crate::error::{Result, SandboxError};
 use crate::executor::Executor;
 use crate::places;
@@ -62,6 +63,9 @@ pub(crate) struct Outlets {
     pub(crate) bus: Bus,
     pub(crate) asker: SharedAsker,
     pub(crate) executor: SharedExecutor,
+    pub(crate) questions: Arc<Questions>,
+    /// All of the session.
+    pub(crate) folders: Arc<parking_lot::RwLock<Vec<Weak<Folder>>>>,
 }
 
 impl std::fmt::Debug for Outlets {
@@ -286,45 +290,84 @@ impl Folder {
         self.outlets.bus.tell(event);
     }
 
-    /// On a thread of its own: whoever is asked may take his time.
+    /// On a thread of its own, because workers are asked. If the machine stands still meanwhile, it
+    /// does so until it is decided, whether or not whoever is asked has answered.
     fn ask(self: &Arc<Self>, request: codeagent_common::SafeguardRequest) {
         let folder = Arc::clone(self);
         let timeout = folder.settings.lock().safeguards.timeout;
         let denied_at = Instant::now() + timeout;
+        folder.outlets.questions.open(&folder.label, &request);
+        let executor = folder.outlets.executor.read().as_ref().and_then(Weak::upgrade);
+        if let Some(executor) = &executor {
+            executor.asked();
+        }
+        let at_work = executor.clone();
         let asking = std::thread::Builder::new().name("safeguard".into());
         let asked = asking.spawn(move || {
-            let id = request.id;
-            if !folder.is_to_ask() {
-                return;
-            }
-            let question = Question { directory: folder.label.clone(), request, timeout };
-            let asker = Arc::clone(&folder.outlets.asker.read());
-            let executor = folder.outlets.executor.read().as_ref().and_then(Weak::upgrade);
-            let held = executor.filter(|executor| executor.hold());
-            let mut settling = SETTLING;
-            match asker.ask(&question) {
-                // If it comes too late, it has been denied.
-                Some(decision) => drop(folder.answer(id, decision)),
-                // Its time will be up without an answer.
-                None => settling += denied_at.saturating_duration_since(Instant::now()),
-            }
-            if let Some(executor) = held {
-                // A machine that goes on has forgotten what it waits for: it has to be there.
-                let settled = Request::WaitUntilQuiet { timeout: settling };
-                let _ = folder.keeper().map(|keeper| keeper.client().call::<bool>(settled));
-                executor.go_on();
+            folder.wait_for_answer(request, (timeout, denied_at), at_work.as_deref());
+            if let Some(executor) = at_work {
+                executor.go_on(&|| folder.settle_all());
             }
         });
-        drop(asked); // without a thread nobody is asked, and it is denied in time
+        // Without a thread nobody is asked, and it is denied in time.
+        if let (Err(_), Some(executor)) = (asked, executor) {
+            executor.go_on(&|| {});
+        }
+    }
+
+    fn wait_for_answer(
+        self: &Arc<Self>,
+        request: codeagent_common::SafeguardRequest,
+        (timeout, denied_at): (Duration, Instant),
+        executor: Option<&dyn Executor>,
+    ) {
+        let (id, questions) = (request.id, &self.outlets.questions);
+        if !self.is_to_ask() {
+            return questions.settle(&self.label, id);
+        }
+        if let Some(executor) = executor {
+            executor.hold();
+        }
+        self.put(Question { directory: self.label.clone(), request, timeout });
+        if questions.wait(&self.label, id, denied_at) == Fate::Unwanted {
+            // Somebody may just have answered.
+            let _ = self.answer(id, SafeguardDecision::Deny);
+        }
+    }
+
+    /// A machine that goes on has forgotten what it waits for: it has to be there, in each of its
+    /// folders.
+    fn settle_all(&self) {
+        let folders: Vec<_> =
+            self.outlets.folders.read().iter().filter_map(Weak::upgrade).collect();
+        for folder in folders {
+            let settled = Request::WaitUntilQuiet { quiet: Duration::ZERO, timeout: SETTLING };
+            let _ = folder.keeper().map(|keeper| keeper.client().call::<bool>(settled));
+        }
+    }
+
+    /// On a thread of its own: whoever is asked may take his time.
+    fn put(self: &Arc<Self>, question: Question) {
+        let folder = Arc::clone(self);
+        let asker = Arc::clone(&folder.outlets.asker.read());
+        let asking = std::thread::Builder::new().name("asker".into());
+        let asked = asking.spawn(move || {
+            if let Some(decision) = asker.ask(&question) {
+                // If it comes too late, it has been denied.
+                let _ = folder.answer(question.request.id, decision);
+            }
+        });
+        drop(asked); // without a thread there is no answer, which means no
     }
 
     pub(crate) fn answer(
         self: &Arc<Self>,
         question: codeagent_common::SafeguardId,
-        decision: codeagent_common::SafeguardDecision,
+        decision: SafeguardDecision,
     ) -> Result<()> {
         let keeper = self.keeper()?;
         keeper.client().call::<()>(Request::Answer { question, decision })?;
+        self.outlets.questions.settle(&self.label, question);
         let directory = self.label.clone();
         self.tell(&Event::SafeguardAnswered { directory, question, decision });
         Ok(())

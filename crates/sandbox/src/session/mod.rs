@@ -18,6 +18,7 @@ mod history;
 mod lane;
 mod network;
 mod options;
+mod questions;
 mod status;
 mod watch;
 
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use codeagent_common::{ExternalModificationPolicy, RelPathBuf};
+use codeagent_common::{CancelToken, ExternalModificationPolicy, RelPathBuf};
 use codeagent_namespace::{Keep, Network, Policy, ViewChoice};
 use codeagent_network::{Gate, Rule};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -53,6 +54,7 @@ use event::Bus;
 use folder::{Folder, Keeper, Outlets, SharedAsker, SharedExecutor};
 use lane::{Lane, Patience, Turn, Workers};
 use network::Gateway;
+use questions::Questions;
 use watch::Watcher;
 
 /// See the module.
@@ -63,9 +65,15 @@ pub struct Session {
     asker: SharedAskerBox,
     /// That of the session while it runs.
     executor: SharedExecutor,
+    questions: Arc<Questions>,
     /// The rules that the workers have.
     guard: Guard,
+    /// Held for a moment only, so that whoever asks how it is never waits for a start.
     active: RwLock<Option<Arc<Active>>>,
+    /// While it starts: the way to end that.
+    starting: Mutex<Option<CancelToken>>,
+    /// It does not start any more.
+    started: Condvar,
     /// Commands that have not ended, with the way to give them orders.
     running: Mutex<HashMap<u64, Orders>>,
     /// One of them has ended.
@@ -119,7 +127,10 @@ impl Session {
             bus: Bus::default(),
             asker: SharedAskerBox(Arc::new(RwLock::new(asker))),
             executor: SharedExecutor::default(),
+            questions: Arc::default(),
             active: RwLock::new(None),
+            starting: Mutex::default(),
+            started: Condvar::new(),
             running: Mutex::default(),
             ended: Condvar::new(),
             next_command: AtomicU64::new(1),
@@ -143,23 +154,43 @@ impl Session {
     /// Opens the working directories, recovers what was interrupted, and finds out how commands
     /// can run.
     pub fn start(&self) -> Result<()> {
-        let mut active = self.active.write();
-        if active.is_some() {
-            return Err(SandboxError::AlreadyRunning);
+        let cancel = CancelToken::new();
+        {
+            let mut starting = self.starting.lock();
+            if starting.is_some() || self.active.read().is_some() {
+                return Err(SandboxError::AlreadyRunning);
+            }
+            *starting = Some(cancel.clone());
         }
-        let new = self.make_active()?;
-        let (isolation, passed_over) = (new.executor.isolation(), new.passed_over.clone());
-        *active = Some(Arc::new(new));
-        drop(active);
+        let made = self.make_active(&cancel);
+        let mut starting = self.starting.lock();
+        let started = made.and_then(|new| match cancel.is_cancelled() {
+            true => {
+                new.executor.end();
+                Err(SandboxError::Cancelled)
+            }
+            false => {
+                let said = (new.executor.isolation(), new.passed_over.clone());
+                *self.active.write() = Some(Arc::new(new));
+                Ok(said)
+            }
+        });
+        *starting = None;
+        self.started.notify_all();
+        drop(starting);
+        let (isolation, passed_over) = started?;
         self.bus.tell(&Event::Started { isolation, passed_over });
         Ok(())
     }
 
-    fn make_active(&self) -> Result<Active> {
+    fn make_active(&self, cancel: &CancelToken) -> Result<Active> {
+        let all = Arc::<RwLock<Vec<_>>>::default();
         let outlets = || Outlets {
             bus: self.bus.clone(),
             asker: Arc::clone(&self.asker.0),
             executor: Arc::clone(&self.executor),
+            questions: Arc::clone(&self.questions),
+            folders: Arc::clone(&all),
         };
         let folders = self
             .options
@@ -168,6 +199,7 @@ impl Session {
             .map(|options| Folder::new(options, &self.options, outlets()).map(Arc::new))
             .collect::<Result<Vec<_>>>()?;
         check_apart(&folders)?;
+        *all.write() = folders.iter().map(Arc::downgrade).collect();
         let first = folders.first().ok_or(SandboxError::NotRunning)?;
         let gate = self.gate();
         let wanted = Wanted {
@@ -190,9 +222,8 @@ impl Session {
         let gateway = self.gateway(&first.path, gate.as_ref())?;
         let executor = plan.make(self.surroundings(&first.path, gateway.as_ref())?)?;
         *self.executor.write() = Some(Arc::downgrade(&executor));
-        executor.begin(&shared(&folders, &keepers), &|message| {
-            self.bus.tell(&Event::Warning { directory: None, message });
-        })?;
+        let warn = |message| self.bus.tell(&Event::Warning { directory: None, message });
+        executor.begin(&shared(&folders, &keepers), &warn, cancel)?;
         if executor.isolation() == Isolation::Host && self.options.network != NetworkChoice::Open {
             let message = "on this machine itself, commands reach the network as you do, whatever \
                            sandbox.network says";
@@ -257,9 +288,15 @@ impl Session {
         Ok(policy)
     }
 
-    /// Ends all commands and the workers. An open transaction is taken back.
+    /// Ends all commands and the workers. An open transaction is taken back. A session that is only
+    /// starting does not go on with that.
     pub fn stop(&self) -> Result<()> {
-        let active = self.active.write().take().ok_or(SandboxError::NotRunning)?;
+        let was_starting = self.end_start();
+        let active = match self.active.write().take() {
+            Some(active) => active,
+            None if was_starting => return Ok(()),
+            None => return Err(SandboxError::NotRunning),
+        };
         self.end_commands();
         if active.in_transaction.load(std::sync::atomic::Ordering::SeqCst) {
             active.roll_back()?;
@@ -272,6 +309,17 @@ impl Session {
         drop(active);
         self.bus.tell(&Event::Stopped);
         outcome
+    }
+
+    /// Whether there was a start to end.
+    fn end_start(&self) -> bool {
+        let mut starting = self.starting.lock();
+        let Some(cancel) = &*starting else { return false };
+        cancel.cancel();
+        while starting.is_some() {
+            self.started.wait(&mut starting);
+        }
+        true
     }
 
     /// Starts afresh: what commands had installed or left in their home and `/tmp` is gone. The

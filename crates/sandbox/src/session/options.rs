@@ -171,7 +171,7 @@ pub enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum NetworkChoice {
-    /// The network of this machine
+    /// The network of this machine and its own services, which a guest has at 10.0.2.2
     #[default]
     Open,
     /// What --allow-host and the configuration name, through a proxy

@@ -168,6 +168,8 @@ impl Line {
                 // Without a word about it, some versions bring a card of their own.
                 return self.option("nic", "none");
             }
+            // It leads to the host's loopback, too, at 10.0.2.2. All that QEMU could do about that is
+            // `restrict`, which closes everything; who wants it closed has a filtered network.
             NetworkDevice::User => "user,id=network,ipv6=off".into(),
             NetworkDevice::Stream(Endpoint::Descriptor(number)) => {
                 format!("stream,id=network,server=off,addr.type=fd,addr.str={number}").into()

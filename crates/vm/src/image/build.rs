@@ -54,19 +54,36 @@ pub enum BuildProgress {
     PackingRoot,
 }
 
-/// Builds an image, in place of one that is there.
+/// Builds an image, in place of one that is there. It is built beside it and takes its place as a
+/// whole, so that whoever looks, and whatever fails or is killed, finds one image or the other.
 pub fn build(
     request: &BuildRequest,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<GuestImage> {
     let dir = GuestImage::dir_in(&request.images_dir, request.flavour, request.architecture);
-    build_in(request, &dir, progress).map_err(|error| VmError::Build(error.to_string()))?;
+    build_beside(request, &dir, progress).map_err(|error| VmError::Build(error.to_string()))?;
     GuestImage::open(dir)
 }
 
+fn build_beside(
+    request: &BuildRequest,
+    dir: &Path,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> io::Result<()> {
+    fs::create_dir_all(&request.images_dir)?;
+    let beside = tempfile::Builder::new().prefix(".building-").tempdir_in(&request.images_dir)?;
+    let new = beside.path().join("image");
+    fs::create_dir(&new)?;
+    build_in(request, &new, dir, progress)?;
+    // What was there before goes with the directory beside.
+    take_place(&new, dir)
+}
+
+/// In `dir`; `last` is where the image is that it will replace.
 fn build_in(
     request: &BuildRequest,
     dir: &Path,
+    last: &Path,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<()> {
     let apt = Apt::new(request)?;
@@ -81,25 +98,27 @@ fn build_in(
     };
     let (kernel_deb, busybox_deb) = (fetched(kernel_package)?, fetched(busybox_package)?);
 
-    fs::create_dir_all(dir)?;
     let unpacked = tempfile::Builder::new().prefix(".unpacked-").tempdir_in(&request.images_dir)?;
     progress(BuildProgress::UnpackingKernel);
     unpack(&kernel_deb, &["*/vmlinuz-*"], unpacked.path())?;
     unpack(&kernel_deb, recipe::MODULE_PATHS, unpacked.path())?;
     unpack(&busybox_deb, &["*/busybox"], unpacked.path())?;
     let packed = only_file_in(&unpacked.path().join("boot"))?;
-    replace(&dir.join(KERNEL), &kernel::unpacked(fs::read(packed)?, request.architecture)?)?;
+    write(&dir.join(KERNEL), &kernel::unpacked(fs::read(packed)?, request.architecture)?)?;
 
     progress(BuildProgress::PackingInitramfs);
     let busybox = unpacked.path().join("bin/busybox");
     let modules = unpacked.path().join("lib/modules");
     let bytes = initramfs::build(&request.init, &busybox, &modules, request.flavour)?;
-    replace(&dir.join(INITRAMFS), &bytes)?;
+    write(&dir.join(INITRAMFS), &bytes)?;
 
     let mut all_packages = packages.clone();
     if request.flavour.has_root() {
-        all_packages.extend(match kept_root(request, dir)? {
-            Some(packages) => packages,
+        all_packages.extend(match kept_root(request, last)? {
+            Some(packages) => {
+                fs::hard_link(last.join(ROOT), dir.join(ROOT))?;
+                packages
+            }
             None => root::build(request, &apt, &dir.join(ROOT), progress)?,
         });
     }
@@ -115,7 +134,7 @@ fn build_in(
         initramfs_sha256: sha256_of(&dir.join(INITRAMFS))?,
         root_sha256: request.flavour.has_root().then(|| sha256_of(&dir.join(ROOT))).transpose()?,
     };
-    replace(&dir.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)
+    write(&dir.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)
 }
 
 /// What is in the root file system that is there, if it may stay.
@@ -164,18 +183,46 @@ pub(super) fn lock_text(request: &BuildRequest) -> io::Result<&'static str> {
     }
 }
 
-/// Written aside first, so that no machine ever starts half a file.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir)?;
+/// On the disk before anything has its name: an image takes its place when it is whole.
+fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = fs::File::create(path)?;
     file.write_all(content)?;
-    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
-    file.as_file().set_permissions(readable)?;
-    file.persist(path)?;
-    Ok(())
+    file.sync_all()
+}
+
+/// Afterwards `old` is what `new` was, and the other way round, if there was anything.
+fn take_place(new: &Path, old: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
+        Ok(()) => return Ok(()),
+        Err(rustix::io::Errno::NOENT) => return fs::rename(new, old),
+        Err(_) => {} // not every filesystem can
+    }
+    // For a moment there is none, but never half of one.
+    fs::rename(old, new.with_extension("before"))?;
+    fs::rename(new, old)
 }
 
 fn only_file_in(dir: &Path) -> io::Result<PathBuf> {
     let entry = fs::read_dir(dir)?.next().transpose()?;
     entry.map(|entry| entry.path()).ok_or_else(|| io::Error::other("the package has no kernel"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_takes_the_place_of_another_or_of_none() {
+        let place = tempfile::tempdir().unwrap();
+        let (new, old) = (place.path().join("new"), place.path().join("old"));
+        for content in ["first", "second"] {
+            fs::create_dir(&new).unwrap();
+            fs::write(new.join(KERNEL), content).unwrap();
+            take_place(&new, &old).unwrap();
+            assert_eq!(fs::read_to_string(old.join(KERNEL)).unwrap(), content);
+        }
+        assert_eq!(fs::read_to_string(new.join(KERNEL)).unwrap(), "first");
+    }
 }

@@ -1,7 +1,7 @@
 //! Guest images: what is in one, and how it is built.
 //!
-//! An image is a directory: `kernel`, `initramfs`, for some flavours `root.qcow2`, and `image.json`,
-//! which is written last.
+//! An image is a directory: `kernel`, `initramfs`, for some flavours `root.qcow2`, and `image.json`.
+//! It is built beside the one that is there, and takes its place as a whole.
 
 #[cfg(target_os = "linux")]
 mod build;

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use codeagent_common::StepId;
+use codeagent_common::{CancelToken, StepId};
 use codeagent_control::{Exec, Line, LineError, Order, Outcome, Stream};
 use codeagent_virtiofs::{GuestOptions, Owners, connection};
 use codeagent_vm::{DeathWatch, Machine, Progress, Share, ShareServer};
@@ -39,8 +39,10 @@ impl Guest {
         plan: &VmPlan,
         folders: &[SharedFolder<'_>],
         warn: &dyn Fn(String),
+        cancel: &CancelToken,
     ) -> Result<Self> {
         let mut config = plan.machine().map_err(no_guest)?;
+        config.cancel = cancel.clone();
         let mut workers = Vec::new();
         for (nth, folder) in folders.iter().enumerate() {
             let (share, worker) = share(plan, nth, folder)?;
@@ -123,6 +125,7 @@ impl Guest {
 
     /// A question is open anyway: without this it holds what it is about, and nothing else.
     pub(super) fn pause(&self) {
+        let _ = self.line.stand_still(); // it has died meanwhile
         if let Some(machine) = &*self.machine.lock() {
             let _ = machine.pause();
         }
@@ -132,6 +135,7 @@ impl Guest {
         if let Some(machine) = &*self.machine.lock() {
             let _ = machine.resume(); // it has died meanwhile
         }
+        let _ = self.line.go_on(); // likewise
     }
 
     pub(super) fn notify_rollback(&self, step: StepId) {
@@ -189,6 +193,7 @@ fn held_otherwise(folder: &SharedFolder<'_>, worker: u32) -> SandboxError {
 
 pub(super) fn no_guest(error: codeagent_vm::VmError) -> SandboxError {
     let hint = match error {
+        codeagent_vm::VmError::Cancelled => return SandboxError::Cancelled,
         codeagent_vm::VmError::DiskOfOtherImage { .. } => {
             "`sandbox guest reset` throws away what was installed there, and nothing of the folder"
         }

@@ -3,12 +3,13 @@
 
 mod guest;
 mod plan;
+mod standstill;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use codeagent_common::StepId;
+use codeagent_common::{CancelToken, StepId};
 use codeagent_control::{LineError, Outcome};
 use codeagent_namespace::{Steps, View};
 use parking_lot::Mutex;
@@ -17,36 +18,64 @@ use super::{Executor, Isolation, Ran, SharedFolder, Work};
 use crate::error::{Result, SandboxError, lost};
 use guest::Guest;
 pub(crate) use plan::{GuestNetwork, VmPlan, facts};
+use standstill::Standstill;
+
+/// How soon somebody who waits for a guest notices that he is not to wait any more.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub struct VmExecutor {
     plan: VmPlan,
+    /// Held for a moment only: who wants to know how it is, or to end it, waits for nothing.
     guest: Mutex<Option<Arc<Guest>>>,
-    /// Questions that are open.
-    holds: Mutex<usize>,
+    /// Held by whoever starts one, for as long as that takes.
+    starting: Mutex<()>,
+    standstill: Standstill,
 }
 
 impl VmExecutor {
     pub(crate) fn new(plan: VmPlan) -> Self {
-        Self { plan, guest: Mutex::default(), holds: Mutex::default() }
+        Self {
+            plan,
+            guest: Mutex::default(),
+            starting: Mutex::default(),
+            standstill: Standstill::default(),
+        }
     }
 
     /// The guest that runs, or a new one: the last may have died, or have lost a folder with the
     /// worker that served it.
-    fn guest(&self, folders: &[SharedFolder<'_>], warn: &dyn Fn(String)) -> Result<Arc<Guest>> {
-        let mut current = self.guest.lock();
-        if let Some(guest) = current.take() {
+    fn guest(
+        &self,
+        folders: &[SharedFolder<'_>],
+        warn: &dyn Fn(String),
+        cancel: &CancelToken,
+    ) -> Result<Arc<Guest>> {
+        let _starting = loop {
+            if cancel.is_cancelled() {
+                return Err(SandboxError::Cancelled);
+            }
+            if let Some(starting) = self.starting.try_lock_for(ASK_AGAIN) {
+                break starting;
+            }
+        };
+        if let Some(guest) = self.current() {
             match guest.reason_to_replace(folders)? {
-                None => return Ok(Arc::clone(current.insert(guest))),
+                None => return Ok(guest),
                 Some(reason) => {
                     warn(format!("the guest is started again: {reason}"));
                     // With it goes whatever still runs in it.
-                    guest.end_at_once();
+                    self.give_up(&guest);
                 }
             }
         }
-        let guest = Guest::start(&self.plan, folders, warn)?;
-        Ok(Arc::clone(current.insert(Arc::new(guest))))
+        let guest = Arc::new(Guest::start(&self.plan, folders, warn, cancel)?);
+        *self.guest.lock() = Some(Arc::clone(&guest));
+        Ok(guest)
+    }
+
+    fn current(&self) -> Option<Arc<Guest>> {
+        self.guest.lock().clone()
     }
 
     /// Whatever still runs in it must not write to the folders any more.
@@ -64,12 +93,17 @@ impl Executor for VmExecutor {
         Isolation::Vm
     }
 
-    fn begin(&self, folders: &[SharedFolder<'_>], warn: &dyn Fn(String)) -> Result<()> {
-        self.guest(folders, warn).map(drop)
+    fn begin(
+        &self,
+        folders: &[SharedFolder<'_>],
+        warn: &dyn Fn(String),
+        cancel: &CancelToken,
+    ) -> Result<()> {
+        self.guest(folders, warn, cancel).map(drop)
     }
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
-        let guest = self.guest(work.shared, work.warn)?;
+        let guest = self.guest(work.shared, work.warn, work.cancel)?;
         let steps = match work.background {
             true => Steps::ambient(work.folders),
             false => Steps::open(work.folders, &work.exec.label(), View::Live)?,
@@ -106,35 +140,34 @@ impl Executor for VmExecutor {
         })
     }
 
-    fn hold(&self) -> bool {
-        let mut holds = self.holds.lock();
-        *holds += 1;
-        if *holds == 1
-            && let Some(guest) = &*self.guest.lock()
-        {
-            guest.pause();
-        }
-        true
+    fn asked(&self) {
+        self.standstill.asked();
     }
 
-    fn go_on(&self) {
-        let mut holds = self.holds.lock();
-        *holds = holds.saturating_sub(1);
-        if *holds == 0
-            && let Some(guest) = &*self.guest.lock()
-        {
-            guest.resume();
-        }
+    fn hold(&self) {
+        self.standstill.hold(|| {
+            if let Some(guest) = self.current() {
+                guest.pause();
+            }
+        });
+    }
+
+    fn go_on(&self, settle: &dyn Fn()) {
+        self.standstill.go_on(settle, || {
+            if let Some(guest) = self.current() {
+                guest.resume();
+            }
+        });
     }
 
     fn rolled_back(&self, step: StepId) {
-        if let Some(guest) = &*self.guest.lock() {
+        if let Some(guest) = self.current() {
             guest.notify_rollback(step);
         }
     }
 
     fn about(&self) -> Option<String> {
-        self.guest.lock().as_ref().map(|guest| guest.about())
+        self.current().map(|guest| guest.about())
     }
 
     fn end(&self) {
