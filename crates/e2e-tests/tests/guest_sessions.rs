@@ -379,7 +379,9 @@ fn nobody_waits_for_a_boot_but_whoever_wants_a_guest() {
     session.stop().unwrap();
     for command in commands {
         let ended = command.wait();
-        assert!(matches!(ended, Err(SandboxError::Cancelled)), "{ended:?}");
+        // The second may not have come as far as to wait.
+        let is_over = matches!(ended, Err(SandboxError::Cancelled | SandboxError::NotRunning));
+        assert!(is_over, "{ended:?}");
     }
     assert_eq!(descendants(std::process::id()), []);
 }
