@@ -151,6 +151,7 @@ fn what_would_have_been_brought_back_in_place_of_an_edit_is_kept() {
 #[test]
 fn what_cannot_be_told_from_an_edit_any_more_is_kept_as_it_was_recorded() {
     let bench = Bench::new(fixtures::small_tree);
+    let former = std::fs::read(bench.workspace.path("large.bin")).unwrap();
     bench.step(|fs| fs.write("large.bin", 8192, b"agent").unwrap());
     write(&bench, "large.bin", b"the user's");
     let report = skip(&bench, 1);
@@ -158,9 +159,22 @@ fn what_cannot_be_told_from_an_edit_any_more_is_kept_as_it_was_recorded() {
         EngineEvent::Warning(message) => message.contains("is kept in"),
         _ => false,
     };
-    assert!(report.kept.is_some() || bench.events.all().iter().any(told), "{report:?}");
     let quarantine = bench.workspace.undo().join("quarantine");
-    assert_eq!(quarantine.read_dir().unwrap().count(), 1);
+    let entries: Vec<_> = quarantine.read_dir().unwrap().flatten().collect();
+    assert_eq!(entries.len(), 1, "{entries:?}");
+    let kept = entries[0].path();
+    match report.kept {
+        // Where files share their blocks, all of it is there.
+        Some(_) => assert_eq!(std::fs::read(kept.join("large.bin")).unwrap(), former),
+        // Elsewhere the step has the bytes that it has changed, and no more.
+        None => {
+            assert!(bench.events.all().iter().any(told));
+            assert!(kept.join("journal").is_file());
+            let pack = std::fs::read(kept.join("pack")).unwrap();
+            let changed = &former[8192..8192 + 4096];
+            assert!(pack.windows(changed.len()).any(|bytes| bytes == changed));
+        }
+    }
 }
 
 #[test]
