@@ -75,8 +75,11 @@ pub(crate) fn host_path(root: &Path, path: RelPath<'_>) -> std::path::PathBuf {
     root.join(std::ffi::OsStr::from_bytes(path.as_bytes()))
 }
 
-/// Everything in a directory: type and mode, time of change, content of files.
-pub(crate) fn exactly(dir: &Path) -> Result<BTreeMap<PathBuf, (u32, i64, i64, Vec<u8>)>> {
+/// What an entry is: type and mode, time of change in seconds and nanoseconds, content of a file.
+type Seen = (u32, i64, i64, Vec<u8>);
+
+/// Everything in a directory.
+pub(crate) fn exactly(dir: &Path) -> Result<BTreeMap<PathBuf, Seen>> {
     let mut entries = BTreeMap::new();
     let mut pending = vec![dir.to_path_buf()];
     while let Some(path) = pending.pop() {
