@@ -300,6 +300,97 @@ fn a_command_that_is_cancelled_or_times_out_while_it_is_asked_about_costs_no_gue
     assert_tree_eq(&before, &office.workspace.snapshot());
 }
 
+/// The question goes with the guest: whoever comes next is not kept waiting by it.
+#[test]
+fn a_guest_that_dies_while_somebody_is_asked_leaves_no_question_behind() {
+    let test = "a_guest_that_dies_while_somebody_is_asked_leaves_no_question_behind";
+    let Some(ground) = Ground::find(test) else { return };
+    let workspace = TempWorkspace::with_fixture(|root| fixtures::large_flat(root, 20, 10));
+    let office = Office::with(&ground, workspace, |options| {
+        options.safeguards.delete_threshold = Some(5);
+        options.safeguards.timeout = Duration::from_secs(600);
+    });
+    let before = office.workspace.snapshot();
+    office.session.set_asker(Arc::new(AnsweredElsewhere));
+    let (asked, questions) = channel();
+    office.session.listen(move |event| {
+        if let Event::SafeguardTriggered { request, .. } = event {
+            let _ = asked.send(request.id); // the test has failed meanwhile
+        }
+    });
+    let removing = office.session.spawn(CommandRequest::shell("rm -rf ./*"), |_, _| {}).unwrap();
+    questions.recv_timeout(common::PATIENCE).unwrap();
+    kill(office.qemu());
+    let ended = removing.wait();
+    assert!(matches!(ended, Err(SandboxError::CommandLost(_))), "{ended:?}");
+    assert_tree_eq(&before, &office.workspace.snapshot());
+
+    // Well before the first question would have been denied for want of an answer.
+    assert_eq!(office.run("echo new > new").exit_code, 0);
+    office.undo();
+    let removing = office.session.spawn(CommandRequest::shell("rm -rf ./*"), |_, _| {}).unwrap();
+    let question = questions.recv_timeout(common::PATIENCE).unwrap();
+    office.session.answer(None, question, SafeguardDecision::Allow).unwrap();
+    assert_eq!(removing.wait().unwrap().exit_code, 0);
+    office.undo();
+    assert_tree_eq(&before, &office.workspace.snapshot());
+}
+
+/// What a machine has asked for when it is stopped, it has when it goes on: of whichever kind, and
+/// however short the question was. The answer to none of it may be lost, or a program waits for ever.
+#[test]
+fn programs_that_read_while_somebody_is_asked_go_on_reading() {
+    let test = "programs_that_read_while_somebody_is_asked_go_on_reading";
+    let Some(ground) = Ground::find(test) else { return };
+    let workspace = TempWorkspace::with_fixture(|root| {
+        fs::create_dir(root.join("read")).unwrap();
+        fixtures::large_flat(&root.join("read"), 20, 10);
+        fs::create_dir(root.join("remove")).unwrap();
+        fixtures::large_flat(&root.join("remove"), 20, 10);
+    });
+    let office = Office::with(&ground, workspace, |options| {
+        options.safeguards.delete_threshold = Some(5);
+        options.safeguards.timeout = Duration::from_secs(60);
+    });
+    office.session.set_asker(Arc::new(AtOnce));
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let heard = Arc::new(AtomicUsize::new(0));
+            let listener = Arc::clone(&heard);
+            let mut reading = CommandRequest::shell(
+                "while :; do ls -l read > /dev/null; cat read/*; sync; echo; done",
+            );
+            reading.background = true;
+            let running = office.session.spawn(reading, move |_, _| {
+                listener.fetch_add(1, Ordering::SeqCst);
+            });
+            (running.unwrap(), heard)
+        })
+        .collect();
+    for round in 0..6 {
+        let denied = office.session.exec(&CommandRequest::shell("rm -rf remove"), |_, _| {});
+        assert!(matches!(denied, Err(SandboxError::Denied { .. })), "{round}: {denied:?}");
+        for (_, heard) in &readers {
+            let so_far = heard.load(Ordering::SeqCst);
+            eventually("it reads on", || heard.load(Ordering::SeqCst) > so_far);
+        }
+    }
+    for (running, _) in readers {
+        running.order(Order::Cancel);
+        running.wait().unwrap();
+    }
+}
+
+/// Says no before the machine has quite stopped.
+#[derive(Debug)]
+struct AtOnce;
+
+impl Asker for AtOnce {
+    fn ask(&self, _: &Question) -> Option<SafeguardDecision> {
+        Some(SafeguardDecision::Deny)
+    }
+}
+
 /// Waits until nothing more is heard; what was heard until then.
 fn standing_still(heard: &AtomicUsize) -> usize {
     let mut at_first = 0;

@@ -1,5 +1,6 @@
-//! How many mutations are on their way.
+//! How many mutations are on their way, and how many requests wait for an answer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,11 +19,39 @@ pub(crate) struct InFlight {
 #[derive(Debug)]
 pub(crate) struct Mutating<'a>(&'a InFlight);
 
+/// A request that a client waits for, whatever it is about, for as long as this lives.
+#[derive(Debug)]
+#[must_use = "it is to be kept until the client has its answer"]
+pub struct Unanswered(Arc<InFlight>);
+
+impl Unanswered {
+    pub(crate) fn among(requests: &Arc<InFlight>) -> Self {
+        requests.came();
+        Self(Arc::clone(requests))
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        self.0.went();
+    }
+}
+
 impl InFlight {
     pub(crate) fn enter(&self) -> Mutating<'_> {
+        self.came();
+        Mutating(self)
+    }
+
+    fn came(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
         self.begun.fetch_add(1, Ordering::SeqCst);
-        Mutating(self)
+    }
+
+    fn went(&self) {
+        if self.count.fetch_sub(1, Ordering::SeqCst) == 1 && *self.waiting.lock() > 0 {
+            self.quiet.notify_all();
+        }
     }
 
     pub(crate) fn begun(&self) -> u64 {
@@ -72,9 +101,7 @@ impl InFlight {
 
 impl Drop for Mutating<'_> {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::SeqCst) == 1 && *self.0.waiting.lock() > 0 {
-            self.0.quiet.notify_all();
-        }
+        self.0.went();
     }
 }
 

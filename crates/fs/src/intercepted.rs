@@ -22,7 +22,7 @@ use virtiofsd::passthrough::{CachePolicy, Config, NegotiationMode, PassthroughFs
 
 use crate::handles::{Handle, Handles, Writable, Writers};
 use crate::host_file;
-use crate::in_flight::{InFlight, Mutating};
+use crate::in_flight::{InFlight, Mutating, Unanswered};
 use crate::paths::{ClientId, Name, PathMap};
 use crate::thread;
 
@@ -142,6 +142,8 @@ pub(crate) struct Shared {
     pub(crate) fs: PassthroughFs,
     pub(crate) paths: PathMap,
     in_flight: InFlight,
+    /// Of clients that take answers only while they run.
+    unanswered: Arc<InFlight>,
     /// Paths are true while this is held: shared by mutations, owned by renames of directories.
     pub(crate) names: RwLock<()>,
     pub(crate) writers: Writers,
@@ -165,6 +167,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             fs,
             paths: PathMap::new(number),
             in_flight: InFlight::default(),
+            unanswered: Arc::default(),
             names: RwLock::new(()),
             writers: Writers::default(),
             next_client: AtomicU32::new(1),
@@ -232,6 +235,17 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
     pub fn until_told<T>(&self, work: impl FnOnce() -> T) -> T {
         let _on_its_way = self.shared.in_flight.enter();
         work()
+    }
+
+    /// A request was taken from a client, of whichever kind. To be dropped when it has its answer.
+    pub fn taken(&self) -> Unanswered {
+        Unanswered::among(&self.shared.unanswered)
+    }
+
+    /// Waits until every request that was [taken](Self::taken) has its answer; `false` if that took
+    /// longer than `limit`.
+    pub fn wait_until_answered(&self, limit: Duration) -> bool {
+        self.shared.unanswered.wait_until_quiet(Duration::ZERO, limit)
     }
 
     /// Mutations that have begun and not ended.

@@ -18,6 +18,7 @@ mod transfer;
 
 pub use descriptors::raise_descriptor_limit;
 pub use host_file::behind_handle;
+pub use in_flight::Unanswered;
 pub use intercepted::{Cache, FsConfig, InterceptedFs, Plain};
 pub use paths::Name;
 pub use transfer::{Incoming, Outgoing};

@@ -13,6 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use codeagent_fs::Unanswered;
 use codeagent_worker::{Pool, WorkerFs};
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost_user_backend::bitmap::BitmapMmapRegion;
@@ -58,6 +59,9 @@ struct ReturnAddress {
     vring: Vring,
     head: u16,
     driver: u64,
+    /// A machine that was paused goes on only when all its answers are there: it takes what uses the
+    /// device afterwards for another driver's.
+    _unanswered: Unanswered,
 }
 
 impl Device {
@@ -78,18 +82,23 @@ impl Device {
 
     /// Whether there were any.
     fn serve_those_in(self: &Arc<Self>, vring: &Vring) -> bool {
-        let (driver, chains): (u64, Vec<Chain>) = {
+        let chains: Vec<(Chain, ReturnAddress)> = {
             let mut state = vring.get_mut();
             let driver = self.drivers.load(Ordering::Acquire);
-            match state.get_queue_mut().iter(self.memory.memory()) {
-                Ok(chains) => (driver, chains.collect()),
-                Err(_) => return false, // the guest has spoilt its own queue
-            }
+            let Ok(chains) = state.get_queue_mut().iter(self.memory.memory()) else {
+                return false; // the guest has spoilt its own queue
+            };
+            let address = |head| ReturnAddress {
+                vring: vring.clone(),
+                head,
+                driver,
+                _unanswered: self.fs.taken(),
+            };
+            chains.map(|chain| (chain.clone(), address(chain.head_index()))).collect()
         };
         let found = !chains.is_empty();
-        for chain in chains {
-            let head = chain.head_index();
-            self.serve(&chain, ReturnAddress { vring: vring.clone(), head, driver });
+        for (chain, address) in chains {
+            self.serve(&chain, address);
         }
         found
     }
@@ -111,7 +120,11 @@ impl Device {
         }
         let later = {
             let (device, chain) = (Arc::clone(self), chain.clone());
-            let address = ReturnAddress { vring: address.vring.clone(), ..address };
+            let address = ReturnAddress {
+                vring: address.vring.clone(),
+                _unanswered: self.fs.taken(),
+                ..address
+            };
             let serve = move || {
                 let memory = device.memory.memory();
                 // Read anew: it may have changed, and a request borrows the memory.
@@ -122,7 +135,7 @@ impl Device {
                 device.answer(&address, written);
             };
             let fs = Arc::clone(&self.fs);
-            // A machine that was paused meanwhile goes on only when the answer is there.
+            // A step ends only when the answer is there.
             move || fs.until_told(serve)
         };
         // A driver has no more than a queue holds; one that claims to have is up to something.

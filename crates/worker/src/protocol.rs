@@ -144,6 +144,10 @@ pub enum Request {
     /// time. → `bool`
     WaitUntilQuiet { quiet: Duration, timeout: Duration },
 
+    /// Waits until guests have the answers to all that they have asked for so far; whether that was so
+    /// in time. → `bool`
+    WaitUntilAnswered { timeout: Duration },
+
     /// Oldest first. → `Vec<HistoryEntry>`
     History,
     /// → `Vec<StepInfo>`

@@ -333,6 +333,9 @@ impl Server {
             Request::WaitUntilQuiet { quiet, timeout } => {
                 reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_quiet(quiet, timeout)))
             }
+            Request::WaitUntilAnswered { timeout } => {
+                reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_answered(timeout)))
+            }
             Request::History => {
                 engine.check_format()?;
                 reply(&engine.history())

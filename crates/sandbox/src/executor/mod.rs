@@ -127,9 +127,9 @@ pub trait Executor: Send + Sync + fmt::Debug {
     /// He is asked now: until then everything may wait.
     fn hold(&self) {}
 
-    /// What was asked about is decided. `settle` waits until what is on its way has been done or
-    /// refused, in all folders.
-    fn go_on(&self, _settle: &dyn Fn()) {}
+    /// What was asked about is decided. `is_all_answered` waits a moment, and says whether everything
+    /// that was on its way has been done or refused, in all folders.
+    fn go_on(&self, _is_all_answered: &dyn Fn() -> bool) {}
 
     /// A step was undone or redone: files have changed under the commands that run.
     fn rolled_back(&self, _step: StepId) {}

@@ -25,8 +25,8 @@ use crate::places;
 /// How long a worker that is told to end waits for what it serves.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How long what was asked about may take to end, once it is decided.
-const SETTLING: Duration = Duration::from_secs(5);
+/// How long one look at what is still to be answered may take.
+const ANSWERING: Duration = Duration::from_millis(100);
 
 /// How long another process may take to start its worker, or to end it.
 const STARTING: Duration = Duration::from_secs(5);
@@ -306,12 +306,12 @@ impl Folder {
         let asked = asking.spawn(move || {
             folder.wait_for_answer(request, (timeout, denied_at), at_work.as_deref());
             if let Some(executor) = at_work {
-                executor.go_on(&|| folder.settle_all());
+                executor.go_on(&|| folder.is_all_answered());
             }
         });
         // Without a thread nobody is asked, and it is denied in time.
         if let (Err(_), Some(executor)) = (asked, executor) {
-            executor.go_on(&|| {});
+            executor.go_on(&|| true);
         }
     }
 
@@ -336,14 +336,16 @@ impl Folder {
     }
 
     /// A machine that goes on has forgotten what it waits for: it has to be there, in each of its
-    /// folders.
-    fn settle_all(&self) {
+    /// folders. Waits for that, but not for long.
+    fn is_all_answered(&self) -> bool {
         let folders: Vec<_> =
             self.outlets.folders.read().iter().filter_map(Weak::upgrade).collect();
-        for folder in folders {
-            let settled = Request::WaitUntilQuiet { quiet: Duration::ZERO, timeout: SETTLING };
-            let _ = folder.keeper().map(|keeper| keeper.client().call::<bool>(settled));
-        }
+        folders.iter().all(|folder| {
+            // One that is not there, or has died, has nothing to answer any more.
+            let Some(keeper) = folder.keeper.lock().clone() else { return true };
+            let answered = Request::WaitUntilAnswered { timeout: ANSWERING };
+            keeper.client().call::<bool>(answered).unwrap_or(true)
+        })
     }
 
     /// On a thread of its own: whoever is asked may take his time.

@@ -337,6 +337,11 @@ impl Session {
         self.start()
     }
 
+    /// Where commands run.
+    pub fn isolation(&self) -> Result<Isolation> {
+        Ok(self.active()?.executor.isolation())
+    }
+
     /// The working directories, in their order.
     pub fn folders(&self) -> Result<Vec<FolderInfo>> {
         let info = |folder: &Arc<Folder>| FolderInfo {

@@ -28,6 +28,8 @@ struct Open {
     id: SafeguardId,
     /// Of an ambient step: it is of a command in the background, or of no command.
     is_ambient: bool,
+    /// The command it was of has ended, or was lost: nothing waits for the answer but others.
+    is_abandoned: bool,
 }
 
 /// One that runs.
@@ -51,7 +53,8 @@ pub(crate) enum Fate {
 impl Questions {
     pub(crate) fn open(&self, directory: &str, request: &SafeguardRequest) {
         let (directory, is_ambient) = (directory.to_owned(), request.step.is_ambient());
-        self.state.lock().open.push(Open { directory, id: request.id, is_ambient });
+        let open = Open { directory, id: request.id, is_ambient, is_abandoned: false };
+        self.state.lock().open.push(open);
     }
 
     /// It is answered, or for somebody else to answer.
@@ -109,6 +112,9 @@ impl State {
     /// From when on a question is to be denied.
     fn unwanted_at(&self, open: &Open) -> Option<Instant> {
         let now = Instant::now();
+        if open.is_abandoned {
+            return Some(now);
+        }
         let may_be_its = |command: &&Command| command.is_background == open.is_ambient;
         let ends_at = |command: &Command| match command.is_ending {
             true => Some(now),
@@ -135,8 +141,14 @@ impl MayAsk<'_> {
 }
 
 impl Drop for MayAsk<'_> {
+    /// Beside it no other command has a step, so what is still asked about one is of this.
     fn drop(&mut self) {
-        self.questions.state.lock().commands.remove(&self.command);
+        let mut state = self.questions.state.lock();
+        let was_in_front = state.commands.remove(&self.command).is_some_and(|c| !c.is_background);
+        let its_own = state.open.iter_mut().filter(|open| was_in_front && !open.is_ambient);
+        its_own.for_each(|open| open.is_abandoned = true);
+        drop(state);
+        self.questions.changed.notify_all();
     }
 }
 
@@ -199,6 +211,22 @@ mod tests {
         command.begins(Some(Duration::from_millis(50)));
         let id = ask(&questions, StepId(1));
         assert_eq!(questions.wait("work", id, Instant::now() + LONG), Fate::Unwanted);
+    }
+
+    /// As that of a guest that has died.
+    #[test]
+    fn a_question_does_not_outlive_its_command() {
+        let questions = Questions::default();
+        let command = questions.may_come_from(1, false);
+        let id = ask(&questions, StepId(1));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| questions.wait("work", id, Instant::now() + LONG));
+            drop(command);
+            assert_eq!(waiting.join().unwrap(), Fate::Unwanted);
+        });
+        // Those of file tools have no command.
+        ask(&questions, StepId(2));
+        assert_eq!(questions.wait("work", id, Instant::now()), Fate::TimeIsUp);
     }
 
     #[test]

@@ -18,10 +18,13 @@ use super::{Executor, Isolation, Ran, SharedFolder, Work};
 use crate::error::{Result, SandboxError, lost};
 use guest::Guest;
 pub(crate) use plan::{GuestNetwork, VmPlan, facts};
-use standstill::Standstill;
+use standstill::{GoingOn, Standstill};
 
 /// How soon somebody who waits for a guest notices that he is not to wait any more.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A disk that takes longer for one request will not answer.
+const LONGEST_ANSWER: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
 pub struct VmExecutor {
@@ -152,12 +155,14 @@ impl Executor for VmExecutor {
         });
     }
 
-    fn go_on(&self, settle: &dyn Fn()) {
-        self.standstill.go_on(settle, || {
-            if let Some(guest) = self.current() {
-                guest.resume();
-            }
-        });
+    fn go_on(&self, is_all_answered: &dyn Fn() -> bool) {
+        let going_on = self.standstill.go_on(is_all_answered, LONGEST_ANSWER);
+        let (Some(going_on), Some(guest)) = (going_on, self.current()) else { return };
+        match going_on {
+            GoingOn::Answered => guest.resume(),
+            // Whoever waits in it would wait for ever.
+            GoingOn::Stuck => self.give_up(&guest),
+        }
     }
 
     fn rolled_back(&self, step: StepId) {

@@ -2,6 +2,7 @@
 //! of its folders.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -26,62 +27,95 @@ impl Standstill {
         }
     }
 
-    /// A question is decided. After the last one the machine goes on, once `settle` has seen that
-    /// nothing is on its way any more in any folder: what is, the machine would never hear of. It
-    /// stands still, so nothing is added.
-    pub(super) fn go_on(&self, settle: impl FnOnce(), resume: impl FnOnce()) {
+    /// A question is decided. After the last one the machine goes on, once `is_all_answered` has
+    /// seen that nothing is on its way any more in any folder: what is, the machine would never hear
+    /// of. It stands still, so nothing is added. `None`: it stands still for another question, or
+    /// did not at all.
+    ///
+    /// What is on its way may raise a question of its own, whose end is waited for then, and not here:
+    /// whoever asks it may want to stop the machine first.
+    pub(super) fn go_on(
+        &self,
+        is_all_answered: &dyn Fn() -> bool,
+        longest: Duration,
+    ) -> Option<GoingOn> {
         let mut is_still = self.is_still.lock();
         if self.asked.fetch_sub(1, Ordering::SeqCst) > 1 || !*is_still {
-            return;
+            return None;
         }
-        settle();
-        // What was on its way may have raised a question of its own, whose end is waited for then.
-        if self.asked.load(Ordering::SeqCst) == 0 {
+        let give_up_at = Instant::now() + longest;
+        while self.asked.load(Ordering::SeqCst) == 0 {
+            let going_on = match is_all_answered() {
+                true if self.asked.load(Ordering::SeqCst) > 0 => break,
+                true => GoingOn::Answered,
+                false if Instant::now() >= give_up_at => GoingOn::Stuck,
+                false => continue,
+            };
             *is_still = false;
-            resume();
+            return Some(going_on);
         }
+        None
     }
+}
+
+/// How a machine that stood still goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GoingOn {
+    Answered,
+    /// Something on the host does not come to an end.
+    Stuck,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(600);
+
     #[test]
     fn it_goes_on_after_the_last_question_of_all_folders() {
-        let (still, resumed) = (Standstill::default(), AtomicUsize::new(0));
-        let resume = || {
-            resumed.fetch_add(1, Ordering::SeqCst);
-        };
+        let still = Standstill::default();
         still.asked();
         still.hold(|| {});
         // Whoever heard of this one has not stopped anything yet.
         still.asked();
-        still.go_on(|| {}, resume);
-        assert_eq!(resumed.load(Ordering::SeqCst), 0);
+        assert_eq!(still.go_on(&|| true, LONG), None);
         still.hold(|| panic!("it stands still already"));
-        still.go_on(|| {}, resume);
-        assert_eq!(resumed.load(Ordering::SeqCst), 1);
+        assert_eq!(still.go_on(&|| true, LONG), Some(GoingOn::Answered));
     }
 
     #[test]
     fn a_question_that_is_raised_while_the_rest_settles_is_waited_for() {
-        let (still, resumed) = (Standstill::default(), AtomicUsize::new(0));
-        let resume = || {
-            resumed.fetch_add(1, Ordering::SeqCst);
-        };
+        for answered in [true, false] {
+            let still = Standstill::default();
+            still.asked();
+            still.hold(|| {});
+            let another = || {
+                still.asked();
+                answered
+            };
+            assert_eq!(still.go_on(&another, LONG), None);
+            assert_eq!(still.go_on(&|| true, LONG), Some(GoingOn::Answered));
+        }
+    }
+
+    #[test]
+    fn it_waits_for_all_answers_but_not_for_ever() {
+        let still = Standstill::default();
         still.asked();
         still.hold(|| {});
-        still.go_on(|| still.asked(), resume);
-        assert_eq!(resumed.load(Ordering::SeqCst), 0);
-        still.go_on(|| {}, resume);
-        assert_eq!(resumed.load(Ordering::SeqCst), 1);
+        let looks = AtomicUsize::new(0);
+        let slow = || looks.fetch_add(1, Ordering::SeqCst) > 3;
+        assert_eq!(still.go_on(&slow, LONG), Some(GoingOn::Answered));
+        still.asked();
+        still.hold(|| {});
+        assert_eq!(still.go_on(&|| false, Duration::ZERO), Some(GoingOn::Stuck));
     }
 
     #[test]
     fn a_question_for_somebody_else_changes_nothing() {
         let still = Standstill::default();
         still.asked();
-        still.go_on(|| panic!("nothing stands still"), || panic!("nothing stands still"));
+        assert_eq!(still.go_on(&|| panic!("nothing stands still"), LONG), None);
     }
 }

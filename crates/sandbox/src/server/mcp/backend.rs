@@ -98,8 +98,8 @@ impl Backend for Agents {
         let (session, folder) = self.directory(None)?;
         let mut mark = EndMark::new();
         let script = mark.script();
-        let words = [shell(), "-c", &script, "bash", &request.command];
-        let mut command = CommandRequest::argv(words);
+        let isolation = session.isolation().map_err(failure)?;
+        let mut command = CommandRequest::argv(shell(isolation, &script, &request.command));
         command.label = Some(request.command.clone());
         command.cwd = Some(beginning(request.cwd.as_deref(), &session, &folder));
         command.timeout = request.timeout_ms.map(Duration::from_millis);
@@ -217,10 +217,22 @@ fn add_ambient(steps: &mut Vec<StepSummary>, before: &[(String, StepInfo)], sess
     }
 }
 
-/// What the tool is called after, where there is one.
-fn shell() -> &'static str {
+/// Has the shell that the tool is called after, where there is one, run `script` with `command` as
+/// its argument.
+fn shell<'a>(
+    isolation: crate::executor::Isolation,
+    script: &'a str,
+    command: &'a str,
+) -> Vec<&'a str> {
+    /// Which shells a guest has, only the guest knows.
+    const WHICHEVER: &str =
+        "if command -v bash > /dev/null; then exec bash -c \"$2\" bash \"$1\"; fi
+        exec sh -c \"$2\" sh \"$1\"";
+    if isolation == crate::executor::Isolation::Vm {
+        return vec!["sh", "-c", WHICHEVER, "sh", command, script];
+    }
     let is_there = ["/bin/bash", "/usr/bin/bash"].iter().any(|path| Path::new(path).exists());
-    if is_there { "bash" } else { "sh" }
+    vec![if is_there { "bash" } else { "sh" }, "-c", script, "bash", command]
 }
 
 /// Where the last command ended, unless that has been undone.
