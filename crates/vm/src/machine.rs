@@ -58,7 +58,7 @@ impl Machine {
     /// Starts a guest, and returns when its shim speaks.
     pub fn start(config: MachineConfig, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
         let qemu = Qemu::find(config.qemu.as_deref(), config.image.architecture())?;
-        config.image.expect_usable()?;
+        config.image.expect_unchanged()?;
         expect_sensible(&config)?;
         let accelerator = crate::accelerator::choose(&config, &qemu, progress)?;
         let disk = open_disk(&config, progress)?;

@@ -75,8 +75,20 @@ impl GuestImage {
         Ok(image)
     }
 
-    /// Also when it has been open for a while: somebody may have built another one since.
-    pub(crate) fn expect_usable(&self) -> Result<()> {
+    /// It may have been open for a while, and somebody may have built another one in its place since,
+    /// which no disk of this one fits.
+    pub(crate) fn expect_unchanged(&self) -> Result<()> {
+        let now = Self::open(&self.dir)?;
+        match now.manifest == self.manifest {
+            true => Ok(()),
+            false => Err(VmError::ImageBroken {
+                dir: self.dir.clone(),
+                reason: "another image has taken its place meanwhile; begin a new session".into(),
+            }),
+        }
+    }
+
+    fn expect_usable(&self) -> Result<()> {
         let broken = |reason: String| VmError::ImageBroken { dir: self.dir.clone(), reason };
         let wanted = [Some(self.kernel()), Some(self.initramfs()), self.root()];
         for file in wanted.into_iter().flatten() {
@@ -162,6 +174,18 @@ mod tests {
     fn an_image_that_is_not_there_is_said_with_what_builds_it() {
         let error = GuestImage::open("/no/such/image").unwrap_err().to_string();
         assert!(error.contains("/no/such/image") && error.contains("guest build"), "{error}");
+    }
+
+    #[test]
+    fn an_image_that_was_replaced_while_it_was_open_is_refused() {
+        let dir = image(&manifest());
+        let open = GuestImage::open(&dir).unwrap();
+        assert!(open.expect_unchanged().is_ok());
+        let other = Manifest { initramfs_sha256: "other".into(), ..manifest() };
+        fs::write(dir.join(MANIFEST), serde_json::to_vec(&other).unwrap()).unwrap();
+        let error = open.expect_unchanged().unwrap_err();
+        assert!(matches!(error, VmError::ImageBroken { .. }), "{error}");
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
