@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,6 +18,7 @@ use codeagent_test_support::{
 };
 use common::{Ground, Home, PROGRAM, descendants, eventually, kill, text};
 use rustix::thread::UnshareFlags;
+use serde_json::{Value, json};
 
 /// The random moments come from a fixed sequence, so that a failure can be repeated.
 fn moments() -> impl Iterator<Item = Duration> {
@@ -66,6 +67,55 @@ fn a_program_that_is_killed_leaves_the_folder_at_a_boundary_and_no_process() {
     assert_eq!(std::fs::read_dir(workspace.working()).unwrap().count(), 0);
     assert!(home.sandbox(&workspace, &["undo"]).status().unwrap().success());
     assert_tree_eq(&before, &workspace.snapshot());
+}
+
+/// In an image without bash, too: `minimal` has none.
+#[test]
+fn agents_run_commands_in_a_guest_and_undo_them() {
+    let Some(ground) = Ground::find("agents_run_commands_in_a_guest_and_undo_them") else {
+        return;
+    };
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let before = workspace.snapshot();
+    let mut server = home
+        .sandbox(&workspace, &["--protocol", "mcp", "--isolation", "vm", "--working-dir", "."])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = server.stdin.take().unwrap();
+    let mut answers = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut number = 0;
+    let mut ask = |method: &str, params: Value| {
+        number += 1;
+        let request = json!({"jsonrpc": "2.0", "id": number, "method": method, "params": params});
+        writeln!(input, "{request}").unwrap();
+        loop {
+            let answer: Value = serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap();
+            if answer["id"] == number {
+                return answer["result"]["content"][0]["text"].to_string();
+            }
+        }
+    };
+    let client = json!({"name": "test", "version": "1"});
+    ask(
+        "initialize",
+        json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}),
+    );
+    let mut call = |tool: &str, arguments: Value| {
+        ask("tools/call", json!({"name": tool, "arguments": arguments}))
+    };
+    let said = call("Bash", json!({"command": "mkdir made; cd made; uname -s; exit 3"}));
+    assert!(said.contains("Linux") && said.contains("[exit code 3]"), "{said}");
+    let said = call("Bash", json!({"command": "pwd; rm -rf ../*; ls .. | wc -l"}));
+    assert!(said.contains("/made") && said.contains("undo takes it back"), "{said}");
+    assert_eq!(std::fs::read_dir(workspace.working()).unwrap().count(), 0);
+    call("undo", json!({"steps": 2}));
+    assert_tree_eq(&before, &workspace.snapshot());
+    drop(input);
+    assert!(server.wait().unwrap().success());
 }
 
 /// SL-01, SL-06
