@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use codeagent_fs::Unanswered;
-use codeagent_worker::{Pool, WorkerFs};
+use codeagent_worker::WorkerFs;
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost_user_backend::bitmap::BitmapMmapRegion;
 use vhost_user_backend::{VhostUserBackend, VringMutex, VringT};
@@ -29,14 +29,12 @@ use vmm_sys_util::epoll::EventSet;
 
 use crate::guest_view::GuestView;
 use crate::options::GuestOptions;
+use crate::pool::Pool;
 use crate::request::{Chain, Memory, Pace, Request};
 
 /// One for what has priority (a guest forgets inodes through it), one for everything else. Without a
 /// notification queue: no kernel has that yet.
 pub(crate) const QUEUES: usize = 2;
-
-/// While a safeguard's question is open, each waiting request has one of these.
-const MOST_THREADS: usize = 64;
 
 /// Requests that a queue can hold; QEMU offers no more.
 const QUEUE_SIZE: usize = 1024;
@@ -70,7 +68,7 @@ impl Device {
             server: Server::new(GuestView::new(Arc::clone(&fs), options.owners)),
             fs,
             memory,
-            pool: Pool::new("guest-waiting", Some(MOST_THREADS)),
+            pool: Pool::default(),
             drivers: AtomicU64::new(0),
         }
     }

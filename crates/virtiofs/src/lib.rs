@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   guest ── virtqueue in its memory ── device.rs ── request.rs ── guest_view.rs ── InterceptedFs
-//!   QEMU ─── socket (front_end.rs) ──────┘    └ pool: what may have to wait
+//!   QEMU ─── socket (front_end.rs) ──────┘    └ pool.rs: what may have to wait
 //! ```
 #![cfg(target_os = "linux")]
 
@@ -11,6 +11,7 @@ mod device;
 mod front_end;
 mod guest_view;
 mod options;
+mod pool;
 mod request;
 
 pub use front_end::{GuestFrontEnd, connection, serve};

@@ -8,7 +8,6 @@
 //! | `client` | asking, from any other process |
 //! | `server` | answering |
 //! | `outbox` | what is on its way to one client |
-//! | `pool` | threads for what may have to wait |
 //! | `process` | the life of the worker process itself |
 //! | `confine` | what that process gives up before it begins |
 //! | `enclosure` | a root directory of its own, with nothing in it |
@@ -21,7 +20,6 @@ mod confine;
 mod enclosure;
 mod link;
 mod outbox;
-mod pool;
 mod process;
 mod protocol;
 mod raw;
@@ -31,7 +29,6 @@ mod system_calls;
 mod turns;
 
 pub use client::{Client, Unreachable, WorkerError};
-pub use pool::Pool;
 pub use process::{Ended, FrontEnd, ReadPolicy, WorkerFs, is_worker, run, run_with_policy};
 pub use protocol::{Confinement, Event, Failure, FileChange, Greeting, Ready, Request, Settings};
 pub use server::Server;

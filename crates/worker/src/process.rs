@@ -23,7 +23,7 @@ use crate::enclosure;
 use crate::link;
 use crate::protocol::{Confinement, Event, Failure, Ready, Settings};
 use crate::raw;
-use crate::server::{Clients, Owner, Peer, Server, calls};
+use crate::server::{Clients, Owner, Peer, Server};
 use crate::system_calls;
 use crate::turns::Turns;
 
@@ -162,7 +162,6 @@ fn start(
         owner: Some(Box::new(Arc::clone(&attached))),
         owners_step: Mutex::default(),
         turns: Turns::default(),
-        calls: calls(),
     };
     let ambient_timeout = settings.ambient_timeout;
     let life = Life { server: Arc::new(server), attached, listener, undo_dir, ambient_timeout };

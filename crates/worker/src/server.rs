@@ -19,7 +19,6 @@ use serde_bytes::ByteBuf;
 
 use crate::link;
 use crate::outbox::Outbox;
-use crate::pool::Pool;
 use crate::process::RequestFs;
 use crate::protocol::{
     Call, Confinement, Event, Failure, FileChange, FromWorker, Greeting, Request, VERSION,
@@ -47,13 +46,6 @@ pub struct Server {
     /// The last step that the owner has begun: nobody else knows when it is complete.
     pub(crate) owners_step: Mutex<Option<StepId>>,
     pub(crate) turns: Turns,
-    /// What calls are answered by.
-    pub(crate) calls: Pool,
-}
-
-/// None of them waits for another to end, unless the engine makes it.
-pub(crate) fn calls() -> Pool {
-    Pool::new("call", None)
 }
 
 /// Does what the owner of a worker asks for.
@@ -131,7 +123,6 @@ impl Server {
             owner: None,
             owners_step: Mutex::default(),
             turns: Turns::default(),
-            calls: calls(),
         })
     }
 
@@ -225,7 +216,7 @@ impl Server {
         Some(id)
     }
 
-    /// Each call has a thread for itself: one that waits for the answer to a safeguard must not
+    /// Each call has a thread of its own: one that waits for the answer to a safeguard must not
     /// keep that answer, which may come on the same connection, from being read.
     fn take(
         self: &Arc<Self>,
@@ -256,9 +247,8 @@ impl Server {
                 outbox.reply(id, outcome.unwrap_or_else(failed));
             }
         };
-        if !self.calls.take(usize::MAX, call) {
-            let none = Failure::new(ErrorCode::Io, "no thread can be had for the call");
-            outbox.reply(id, Err(none));
+        if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
+            outbox.reply(id, Err(error.into()));
         }
     }
 

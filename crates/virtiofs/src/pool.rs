@@ -1,23 +1,22 @@
-//! Threads for work that may have to wait. There are as many as there is such work, up to a bound,
-//! and they end when there is nothing to do for a while: to begin and end one for each piece of work
-//! takes longer than most of it, because the other processors have to hear of its stack.
+//! Threads for requests that may have to wait. There are as many as there are such requests, up to a
+//! bound, and they end when there is nothing to do for a while.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+/// While a safeguard's question is open, each waiting request has one of these.
+const MOST_THREADS: usize = 64;
 
 const IDLE_FOR: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Runs jobs in any order. A job must not panic.
-pub struct Pool {
-    name: &'static str,
-    /// `None`: no job waits for another to end.
-    most_threads: Option<usize>,
+#[derive(Default)]
+pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
 
@@ -40,25 +39,19 @@ struct State {
 }
 
 impl Pool {
-    /// Its threads have this name.
-    pub fn new(name: &'static str, most_threads: Option<usize>) -> Self {
-        Self { name, most_threads, shared: Arc::default() }
-    }
-
     /// Has a job done, unless `most` are unfinished already or no thread can be had.
     #[must_use = "a job that was not taken has to be dealt with"]
-    pub fn take(&self, most: usize, job: impl FnOnce() + Send + 'static) -> bool {
+    pub(crate) fn take(&self, most: usize, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.shared.state.lock();
         if state.unfinished >= most {
             return false;
         }
-        let all_are_busy = state.idle <= state.jobs.len();
-        if all_are_busy && self.most_threads.is_none_or(|most| state.threads < most) {
+        if state.idle <= state.jobs.len() && state.threads < MOST_THREADS {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name(self.name.into());
-            match thread.spawn(move || shared.work()) {
+            let name = "guest-waiting".to_owned();
+            match std::thread::Builder::new().name(name).spawn(move || shared.work()) {
                 Ok(_) => state.threads += 1,
-                Err(_) if state.threads == 0 || self.most_threads.is_none() => return false,
+                Err(_) if state.threads == 0 => return false,
                 Err(_) => {} // another one does it later
             }
         }
@@ -70,17 +63,11 @@ impl Pool {
     }
 
     /// Waits until everything that was taken is done.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         let mut state = self.shared.state.lock();
         while state.unfinished > 0 {
             self.shared.quiet.wait(&mut state);
         }
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -117,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_job_that_waits_keeps_no_other_from_being_done() {
-        let pool = Pool::new("test", Some(64));
+        let pool = Pool::default();
         let (let_go, held) = channel::<()>();
         assert!(pool.take(10, move || held.recv().unwrap_or_default()));
         let (done, result) = channel();
@@ -127,29 +114,9 @@ mod tests {
         pool.finish();
     }
 
-    /// One after the other, they are done by one thread.
-    #[test]
-    fn threads_are_used_again() {
-        let pool = Pool::new("test", None);
-        let (done, result) = channel();
-        let mut threads: Vec<_> = (0..20)
-            .map(|_| {
-                let done = done.clone();
-                assert!(pool.take(1, move || done.send(std::thread::current().id()).unwrap()));
-                pool.finish();
-                while pool.shared.state.lock().idle == 0 {
-                    std::thread::yield_now();
-                }
-                result.recv().unwrap()
-            })
-            .collect();
-        threads.dedup();
-        assert_eq!(threads.len(), 1);
-    }
-
     #[test]
     fn more_than_may_be_unfinished_are_not_taken() {
-        let pool = Pool::new("test", Some(64));
+        let pool = Pool::default();
         let (let_go, held) = channel::<()>();
         assert!(pool.take(1, move || held.recv().unwrap_or_default()));
         assert!(!pool.take(1, || {}));
@@ -161,7 +128,7 @@ mod tests {
 
     #[test]
     fn many_jobs_are_all_done() {
-        let pool = Pool::new("test", Some(64));
+        let pool = Pool::default();
         let (done, results) = channel();
         for number in 0..1000 {
             let done = done.clone();
