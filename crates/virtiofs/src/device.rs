@@ -57,8 +57,8 @@ struct ReturnAddress {
     vring: Vring,
     head: u16,
     driver: u64,
-    /// A machine that was paused goes on only when all its answers are there: it takes what uses the
-    /// device afterwards for another driver's.
+    /// A machine that was paused goes on only when all its answers are there: to the device it is
+    /// another driver from then on, and gets no answer of before.
     _unanswered: Unanswered,
 }
 
