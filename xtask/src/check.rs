@@ -6,8 +6,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{cargo, program, root, run as run_program};
 use crate::tools::{CARGO_DENY, TYPOS};
+use crate::tracked;
 
-/// Check format, lints, spelling and dependencies
+/// Check format, lints, spelling, dependencies and what git tracks
 ///
 /// Runs every check even when one fails, and lists the outcomes at the end.
 #[derive(Debug, clap::Args)]
@@ -27,6 +28,7 @@ type Check = (&'static str, fn() -> Result<Outcome>);
 
 /// The quick ones first.
 const CHECKS: &[Check] = &[
+    ("tracked files", tracked_files),
     ("fmt", fmt),
     ("typos", typos),
     ("clippy", clippy),
@@ -52,6 +54,13 @@ pub(crate) fn run(_: &Args) -> Result<ExitCode> {
         println!("{line}");
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn tracked_files() -> Result<Outcome> {
+    Ok(match tracked::check()? {
+        Some(()) => Outcome::Passed,
+        None => Outcome::Skipped("no git checkout"),
+    })
 }
 
 fn fmt() -> Result<Outcome> {

@@ -13,7 +13,9 @@ mod packages;
 mod process;
 mod schema;
 mod test;
+mod test_cross;
 mod tools;
+mod tracked;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,7 @@ enum Task {
     Check(check::Args),
     CheckCross(check_cross::Args),
     Test(test::Args),
+    TestCross(test_cross::Args),
     Bench(bench::Args),
     #[cfg(target_os = "linux")]
     BuildGuest(build_guest::Args),
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Task::Check(args) => check::run(&args),
         Task::CheckCross(args) => check_cross::run(&args),
         Task::Test(args) => test::run(&args),
+        Task::TestCross(args) => test_cross::run(&args),
         Task::Bench(args) => bench::run(&args),
         #[cfg(target_os = "linux")]
         Task::BuildGuest(args) => build_guest::run(&args),

@@ -24,6 +24,7 @@ pub(crate) const FOR_TESTS: &[Needed] = &[
     Needed { program: "sqlite3", package: "sqlite3" },
     Needed { program: "stress-ng", package: "stress-ng" },
     Needed { program: "vim", package: "vim" },
+    Needed { program: "diodls", package: "diod" },
     Needed { program: "qemu-system-x86_64", package: "qemu-system-x86" },
     Needed { program: "mkfs.btrfs", package: "btrfs-progs" },
     Needed { program: "mkfs.xfs", package: "xfsprogs" },
@@ -59,6 +60,16 @@ pub(crate) const FOR_CROSS_CHECKS: &[Needed] = &[
     Needed { program: "/usr/bin/cargo-clippy", package: "rust-web-clippy" },
     Needed { program: "/usr/lib/rustlib/src", package: "rust-web-src" },
     Needed { program: "/usr/bin/pkg-config", package: "pkg-config" },
+];
+
+/// What `cargo xtask test-cross` needs to run programs for Windows.
+pub(crate) const FOR_CROSS_TESTS: &[Needed] = &[
+    Needed { program: "/usr/bin/cargo", package: "cargo-web" },
+    Needed { program: "/usr/bin/rustc", package: "rustc-web" },
+    Needed { program: "/usr/lib/rustlib/src", package: "rust-web-src" },
+    Needed { program: "/usr/bin/x86_64-w64-mingw32-gcc", package: "gcc-mingw-w64-x86-64-posix" },
+    Needed { program: "/usr/lib/wine/wine64", package: "wine64" },
+    Needed { program: "/usr/lib/wine/wineserver", package: "wine" },
 ];
 
 /// Installs what is missing. What cannot be installed is said, and is no error: the tests that

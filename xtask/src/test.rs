@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -243,17 +243,21 @@ fn ignored_note(test: &str) -> String {
 
 /// The file in which a test that cannot run on this machine leaves the line `test-name: reason`.
 #[derive(Debug)]
-struct Skips {
+pub(crate) struct Skips {
     file: PathBuf,
 }
 
 impl Skips {
-    fn collect_in(file: PathBuf) -> Result<Self> {
+    pub(crate) fn collect_in(file: PathBuf) -> Result<Self> {
         fs::write(&file, "").with_context(|| format!("cannot create {}", file.display()))?;
         Ok(Self { file })
     }
 
-    fn read(&self) -> Result<Vec<String>> {
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    pub(crate) fn read(&self) -> Result<Vec<String>> {
         let text = fs::read_to_string(&self.file)
             .with_context(|| format!("cannot read {}", self.file.display()))?;
         Ok(text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect())

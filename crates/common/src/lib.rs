@@ -10,6 +10,7 @@ mod path;
 #[cfg(unix)]
 pub mod path_bytes;
 mod policy;
+mod pool;
 mod safeguard;
 mod step;
 
@@ -22,7 +23,8 @@ pub use policy::{
     ExternalModificationPolicy, OverLimitPolicy, PathUse, PathVerdict, ResourceLimits,
     SymlinkPolicy,
 };
+pub use pool::Pool;
 pub use safeguard::{
-    SafeguardConfig, SafeguardDecision, SafeguardId, SafeguardKind, SafeguardRequest,
+    Refusal, SafeguardConfig, SafeguardDecision, SafeguardId, SafeguardKind, SafeguardRequest,
 };
 pub use step::{BarrierId, BarrierInfo, Protection, StepId, StepInfo, StepKind, Timestamp};

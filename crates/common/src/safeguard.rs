@@ -73,6 +73,22 @@ pub struct SafeguardRequest {
     pub count: u64,
     pub sample_paths: Vec<RelPathBuf>,
     pub message: String,
+    /// A command in the background runs beside the step, or did: it may be that one's doing.
+    pub shared: bool,
+}
+
+/// Operations of one kind that were refused because the answer to a question was no, in a step of
+/// which nothing is taken back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub safeguard: SafeguardId,
+    pub kind: SafeguardKind,
+    /// The question.
+    pub asked: String,
+    /// How many, the one that was asked about included.
+    pub count: u64,
+    /// What some of them were about.
+    pub sample_paths: Vec<RelPathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,10 +17,15 @@ mod settings;
 
 #[cfg(target_os = "linux")]
 pub use init::{InitError, live};
-pub use settings::{Address, GuestSettings, GuestShare, GuestUser, Link};
+pub use settings::{Address, Backend, GuestSettings, GuestShare, GuestUser, Link};
 
 /// The name of the virtio-serial port between the shim and the host.
 pub const CONTROL_PORT: &str = "codeagent.control";
+
+/// The name of the virtio-serial port through which a folder is served over 9P.
+pub fn share_port(tag: &str) -> String {
+    format!("codeagent.share.{tag}")
+}
 
 /// What the settings are called among those that QEMU gives its guest (`-fw_cfg`).
 pub const SETTINGS_NAME: &str = "opt/codeagent/settings";
@@ -34,21 +39,25 @@ pub const MODULES_DIR: &str = "/modules";
 pub enum ModulePurpose {
     /// Always: the bus, the control port, the settings.
     Base,
-    /// Folders of the host.
+    /// Folders of the host, over virtiofs.
     Shares,
+    /// The same, over 9P.
+    Shares9p,
     /// The root file system on a disk.
     Disk,
     Network,
 }
 
 impl ModulePurpose {
-    pub const ALL: [Self; 4] = [Self::Base, Self::Shares, Self::Disk, Self::Network];
+    pub const ALL: [Self; 5] =
+        [Self::Base, Self::Shares, Self::Shares9p, Self::Disk, Self::Network];
 
     /// Its directory below [`MODULES_DIR`].
     pub fn dir(self) -> &'static str {
         match self {
             Self::Base => "base",
             Self::Shares => "shares",
+            Self::Shares9p => "shares-9p",
             Self::Disk => "disk",
             Self::Network => "network",
         }

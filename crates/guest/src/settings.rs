@@ -40,9 +40,32 @@ pub struct GuestShare {
     /// Where it is mounted: the path it has on the host.
     pub path: PathBuf,
     pub read_only: bool,
+    #[serde(default)]
+    pub backend: Backend,
     /// More options of the mount, as `mount -o` takes them.
     #[serde(default)]
     pub options: String,
+}
+
+/// What carries a folder between the host and a guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Backend {
+    /// A device whose queues are in the memory of the guest, over vhost-user.
+    #[default]
+    #[serde(rename = "virtiofs")]
+    Virtiofs,
+    /// 9P2000.L over a serial port: for hosts that cannot share memory with QEMU.
+    #[serde(rename = "9p")]
+    NineP,
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Virtiofs => "virtiofs",
+            Self::NineP => "9p",
+        }
+    }
 }
 
 /// The first network card.

@@ -41,6 +41,8 @@ pub enum UndoError {
     StepNotFound(StepId),
     #[error("step {0} was undone, and is not in the history any more")]
     StepUndone(StepId),
+    #[error("step {0} is not the newest one any more")]
+    NotNewest(StepId),
     #[error("{} to undo", available_steps(*available))]
     NothingToUndo { available: usize },
     #[error("{} to redo", available_steps(*available))]
@@ -116,7 +118,7 @@ impl UndoError {
             Self::UndoDisabled => ErrorCode::UndoDisabled,
             Self::Locked { .. } => ErrorCode::UndoLocked,
             Self::Corrupt(_) => ErrorCode::UndoCorrupt,
-            Self::RollbackBlocked(_) => ErrorCode::RollbackBlocked,
+            Self::RollbackBlocked(_) | Self::NotNewest(_) => ErrorCode::RollbackBlocked,
             Self::StepUnprotected { .. } | Self::NotKept { .. } => ErrorCode::StepUnprotected,
             Self::StepNotFound(_) => ErrorCode::StepNotFound,
             Self::StepUndone(_) => ErrorCode::StepUndone,

@@ -1,6 +1,8 @@
 //! What the engine tells whoever listens.
 
-use codeagent_common::{BarrierInfo, RelPathBuf, SafeguardRequest, StepId};
+use codeagent_common::{
+    BarrierInfo, Refusal, RelPathBuf, SafeguardDecision, SafeguardId, SafeguardRequest, StepId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Something the people in front of the screen may want to know.
@@ -9,6 +11,16 @@ use serde::{Deserialize, Serialize};
 pub enum EngineEvent {
     /// A safeguard holds an operation; answer with `UndoEngine::confirm`.
     SafeguardTriggered(SafeguardRequest),
+    /// A question is not open any more.
+    SafeguardDecided {
+        question: SafeguardId,
+        step: StepId,
+        decision: SafeguardDecision,
+        /// Somebody gave an answer; without one it was denied.
+        in_time: bool,
+        /// Denied in a shared step, of which nothing is taken back: what is refused instead.
+        refused: Option<Refusal>,
+    },
     /// Somebody outside the sandbox changed these paths.
     ExternalModification { paths: Vec<RelPathBuf>, barrier: Option<BarrierInfo> },
     /// Old steps were dropped to stay within the limits.

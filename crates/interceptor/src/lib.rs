@@ -52,7 +52,7 @@ pub use {
     clock::{Clock, SystemClock},
     config::{AllowAll, EngineConfig, PathPolicy},
     engine::{
-        AdoptReport, ClientCache, ClosedStep, EntryContent, HistoryEntry, OnConflict,
+        AbortedStep, AdoptReport, ClientCache, ClosedStep, EntryContent, HistoryEntry, OnConflict,
         OverlayReport, OwnChanges, Preview, RecoveryReport, RestoreReport, RollbackOptions,
         RollbackReport, StagedChange, Staging, StepRequest, StoreStatus, UndoEngine,
     },

@@ -133,7 +133,8 @@ impl<'s> Trial<'s> {
             assert_eq!(error.errno(), errno(self.injector.fault), "{}: {error}", self.context);
         }
         // A step that could not be closed is still there to be aborted, and so is a transaction.
-        let aborted = self.engine.rollback_transaction().or_else(|_| self.engine.abort_step());
+        let aborted = self.engine.rollback_transaction().map(drop);
+        let aborted = aborted.or_else(|_| self.engine.abort_step().map(drop));
         match aborted {
             Ok(_) | Err(UndoError::NoStepOpen) => {}
             Err(error) => panic!("{}: {error}", self.context),

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use codeagent_common::{Change, ChangeKind, EntryKind, StepId, StepInfo, StepKind};
 use codeagent_interceptor::{
-    ClosedStep, RollbackOptions, StagedChange, StepRequest, UndoError, WriteInterceptor,
+    AbortedStep, ClosedStep, RollbackOptions, StagedChange, StepRequest, UndoError,
+    WriteInterceptor,
 };
 use codeagent_test_support::{TempWorkspace, assert_tree_eq, fixtures};
 use common::{Bench, ManualClock, assert_errno, rel_buf};
@@ -132,7 +133,7 @@ fn an_empty_step_keeps_what_can_be_redone() {
 
     let closed = bench.try_step(|fs| drop(std::fs::read(fs.full_path("small.txt")).unwrap()));
 
-    assert!(matches!(closed, ClosedStep::Empty(_)), "{closed:?}");
+    assert!(matches!(closed, ClosedStep::Empty { .. }), "{closed:?}");
     bench.redo(1);
     assert_tree_eq(&after, &bench.snapshot());
 }
@@ -222,7 +223,7 @@ fn a_transaction_is_one_step() {
         assert_eq!(bench.engine.open_step(StepRequest::command(command)).unwrap(), id);
         bench.applier().create(name, b"").unwrap();
         let closed = bench.engine.close_step(Some(0)).unwrap();
-        assert_eq!(closed, ClosedStep::Joined(id));
+        assert_eq!(closed, ClosedStep::joined(id));
     }
     let closed = bench.engine.commit_transaction().unwrap();
     let after = bench.snapshot();
@@ -263,7 +264,7 @@ fn a_command_aborted_in_a_transaction_leaves_the_rest_of_it() {
         bench.engine.open_step(StepRequest::command(name)).unwrap();
         bench.applier().create(name, b"").unwrap();
         if aborted {
-            assert_eq!(bench.engine.abort_step().unwrap(), id);
+            assert_eq!(bench.engine.abort_step().unwrap(), AbortedStep::Joined(id));
         } else {
             bench.engine.close_step(Some(0)).unwrap();
         }
@@ -280,8 +281,9 @@ fn what_nobody_heard_of_is_told_at_the_next_start_once() {
     let before = bench.snapshot();
     let id = bench.engine.open_step(StepRequest::command("never ends")).unwrap();
     bench.applier().remove_all("src").unwrap();
-    assert!(!bench.engine.take_back_unfinished(StepId(id.0 + 1)).unwrap());
-    assert!(bench.engine.take_back_unfinished(id).unwrap());
+    assert_eq!(bench.engine.give_up_unfinished(StepId(id.0 + 1)).unwrap(), None);
+    let given_up = bench.engine.give_up_unfinished(id).unwrap();
+    assert_eq!(given_up, Some(AbortedStep::TakenBack(id)));
     assert_tree_eq(&before, &bench.snapshot());
     let bench = bench.reopened();
     let report = bench.engine.recovery().unwrap();
@@ -343,16 +345,17 @@ fn a_step_of_own_changes_that_is_aborted_takes_back_nothing_of_others() {
         if !nothing_came {
             place(&bench, "ours.txt");
         }
-        assert_eq!(bench.engine.abort_step().unwrap(), id);
+        assert_eq!(bench.engine.abort_step().unwrap(), AbortedStep::TakenBack(id));
         assert!(bench.path(format!("theirs {nothing_came}")).exists());
         assert!(!bench.path("ours.txt").exists());
     }
     bench.engine.end_ambient_step().unwrap();
     assert!(bench.engine.steps().iter().all(|step| step.id.is_ambient()));
     let id = bench.engine.open_step(StepRequest::staged_command("empty")).unwrap();
-    assert_eq!(bench.engine.close_step(Some(0)).unwrap(), ClosedStep::Empty(id));
+    assert_eq!(bench.engine.close_step(Some(0)).unwrap(), ClosedStep::empty(id));
     let id = bench.engine.open_step(StepRequest::staged_command("deserted")).unwrap();
-    assert!(bench.engine.take_back_unfinished(id).unwrap());
+    let given_up = bench.engine.give_up_unfinished(id).unwrap();
+    assert_eq!(given_up, Some(AbortedStep::TakenBack(id)));
     assert_eq!(bench.engine.status().unwrap().open_step, None);
 }
 
@@ -387,7 +390,7 @@ fn transactions_do_not_nest_and_end_only_when_begun() {
     assert!(matches!(error, UndoError::TransactionOpen(open) if open == id), "{error}");
     let error = bench.engine.preview(1).unwrap_err();
     assert!(matches!(error, UndoError::TransactionOpen(open) if open == id), "{error}");
-    assert_eq!(bench.engine.commit_transaction().unwrap(), ClosedStep::Empty(id));
+    assert_eq!(bench.engine.commit_transaction().unwrap(), ClosedStep::empty(id));
 }
 
 #[test]
@@ -401,7 +404,7 @@ fn an_aborted_step_never_was() {
     fs.rename("small.txt", "run.sh").unwrap();
     fs.truncate("large.bin", 7).unwrap();
 
-    assert_eq!(bench.engine.abort_step().unwrap(), id);
+    assert_eq!(bench.engine.abort_step().unwrap(), AbortedStep::TakenBack(id));
 
     assert_tree_eq(&before, &bench.snapshot());
     assert_eq!(bench.engine.steps().len(), 1);

@@ -79,7 +79,7 @@ fn ignored_symlinks_are_not_recorded() {
 fn a_step_that_made_only_ignored_symlinks_is_empty() {
     let bench = bench_with(SymlinkPolicy::Ignore);
     let closed = bench.try_step(|fs| fs.symlink("file.txt", "new-link").unwrap());
-    assert!(matches!(closed, ClosedStep::Empty(_)), "{closed:?}");
+    assert!(matches!(closed, ClosedStep::Empty { .. }), "{closed:?}");
 }
 
 /// SY-04

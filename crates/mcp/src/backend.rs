@@ -8,7 +8,7 @@ use codeagent_stdio::operations::{
     Isolation, RestoreReport, RollbackReport, SessionStatus, StepDiff, UndoDiff, UndoDiscard,
     UndoHistory, UndoHistoryReply, UndoPreview, UndoPreviewed, UndoRedo, UndoRestore, UndoRollback,
 };
-use codeagent_stdio::{DirectoryRef, StepSummary};
+use codeagent_stdio::{DeniedOperations, DirectoryRef, StepSummary};
 use codeagent_tools::{Folder, WritePlan};
 
 use crate::ask::Question;
@@ -93,6 +93,8 @@ pub struct BashEnd {
     pub refused_paths: Vec<RelPathBuf>,
     /// Somebody else changed these meanwhile, too; theirs is what undo brings back.
     pub changed_meanwhile: Vec<RelPathBuf>,
+    /// Refused, because the answer to a question was no; the rest is kept.
+    pub denied: Vec<DeniedOperations>,
 }
 
 /// What an undo or redo did, with the files.

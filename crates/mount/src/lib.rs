@@ -37,8 +37,6 @@ mod stale;
 mod supervised;
 #[cfg(all(windows, feature = "winfsp"))]
 mod windows;
-#[cfg(any(test, all(windows, feature = "winfsp")))]
-mod windows_names;
 
 #[cfg(target_os = "linux")]
 pub use {

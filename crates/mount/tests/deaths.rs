@@ -176,7 +176,7 @@ fn one_death(mounted: &Mounted, dice: &mut Dice) {
                 rest();
                 let after = mounted.snapshot();
                 let closed = client.close_step(Some(0)).unwrap();
-                assert!(matches!(closed, ClosedStep::Recorded { .. } | ClosedStep::Empty(_)));
+                assert!(matches!(closed, ClosedStep::Recorded { .. } | ClosedStep::Empty { .. }));
                 kill_soon();
                 match client.undo(1, OnConflict::Refuse) {
                     Ok(_) => vec![before],

@@ -1,11 +1,13 @@
 //! Commands in sandboxes, each a step that can be undone.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use codeagent_common::StepId;
 use codeagent_control::{ByteString, Exec, Line, LineError, Order, Outcome, Stream};
 use codeagent_interceptor::{ClosedStep, OverlayReport};
 use codeagent_worker::{Client, WorkerError};
@@ -79,18 +81,63 @@ pub enum RunError {
     /// There is no room for it, for example: the folders are as before.
     #[error("the command ended, and nothing of what it did was kept: {reason}")]
     NotKept { outcome: Outcome, reason: Box<WorkerError> },
-    /// Of several folders, these could not be brought back to what they were.
-    #[error(
-        "the command ended, and what it did was kept in {} only: {reason}; undo it there",
-        listed(.folders)
-    )]
-    PartlyKept { outcome: Outcome, folders: Vec<PathBuf>, reason: Box<RunError> },
+    /// These folders are not as they were: a command in the background wrote there, too, what was done
+    /// is part of a transaction, or they could not be brought back.
+    #[error("{}; what had been done in {} was kept, and can be undone there", reason.cause(), listed(.kept))]
+    PartlyKept { kept: Vec<KeptStep>, reason: Box<RunError> },
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
-fn listed(folders: &[PathBuf]) -> String {
-    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
+/// What was kept of a command that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptStep {
+    pub folder: PathBuf,
+    pub step: StepId,
+}
+
+impl fmt::Display for KeptStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (step {})", self.folder.display(), self.step)
+    }
+}
+
+impl RunError {
+    /// The same, of a command of which something was kept.
+    pub fn but_kept(self, kept: Vec<KeptStep>) -> Self {
+        match kept.is_empty() {
+            true => self,
+            false => Self::PartlyKept { kept, reason: Box::new(self) },
+        }
+    }
+
+    /// What went wrong, without what became of the folders.
+    fn cause(&self) -> String {
+        match self {
+            Self::Lost(outcome) => {
+                format!("the command did not run to its end ({})", reason(outcome))
+            }
+            Self::Denied { asked, .. } => format!("this was denied: {asked}"),
+            Self::NotKept { reason, .. } => reason.to_string(),
+            other => other.to_string(),
+        }
+    }
+
+    /// Why the view cannot be had, if it is that.
+    fn lacking_view(self) -> Result<Failed, Self> {
+        match self {
+            Self::Start(StartError::Impossible(why_not)) if why_not.view => Ok(why_not),
+            // It is in the history, whatever becomes of the command.
+            Self::PartlyKept { kept, reason } => {
+                reason.lacking_view().map_err(|reason| reason.but_kept(kept))
+            }
+            other => Err(other),
+        }
+    }
+}
+
+fn listed(kept: &[KeptStep]) -> String {
+    kept.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn reason(outcome: &Outcome) -> String {
@@ -156,9 +203,8 @@ impl Executor {
         let (first, second) = choice.views();
         let mut other_view = None;
         let started = match (self.start(folders, &label, first), second) {
-            (Err(RunError::Start(StartError::Impossible(why_not))), Some(second))
-                if why_not.view =>
-            {
+            (Err(error), Some(second)) => {
+                let why_not = error.lacking_view()?;
                 let started = self.start(folders, &label, second);
                 let started = started.map_err(|error| neither(&why_not, error))?;
                 tell(second, &why_not);
@@ -187,12 +233,19 @@ impl Executor {
         let outcome = line.and_then(|line| line.run(exec, orders, output));
         let confinement = sandbox.confinement();
         let limits_are_shared = sandbox.limits_are_shared();
-        // Nothing of the command may be left when its changes are looked at, or taken back.
-        sandbox.end()?;
-        let outcome = outcome?;
-        if !matches!(outcome, Outcome::Completed { .. }) {
-            return Err(RunError::Lost(outcome));
-        }
+        // Nothing of the command may be left when its changes are looked at, or given up.
+        let outcome = match (sandbox.end(), outcome) {
+            (Ok(()), Ok(outcome @ Outcome::Completed { .. })) => outcome,
+            (Ok(()), Ok(lost)) => {
+                let kept = match &lost {
+                    Outcome::NotStarted { .. } => steps.abort_unbegun(folders),
+                    _ => steps.abort(folders),
+                };
+                return Err(RunError::Lost(lost).but_kept(kept));
+            }
+            (Err(error), _) => return Err(RunError::from(error).but_kept(steps.abort(folders))),
+            (_, Err(error)) => return Err(RunError::from(error).but_kept(steps.abort(folders))),
+        };
         let ended = Instant::now();
         let done = steps.close(folders, &outcome)?;
         let committed_in = ended.elapsed();
@@ -217,7 +270,7 @@ impl Executor {
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
         self.complete(&mut exec, folders);
-        let steps = Steps::ambient(folders);
+        let steps = Steps::ambient(folders)?;
         let started = self.start_in(folders, steps, View::Live)?;
         self.finish(folders, (started, None), exec, orders, output)
     }
@@ -238,11 +291,15 @@ impl Executor {
         mut steps: Steps<'w>,
         view: View,
     ) -> Result<Started<'w>, RunError> {
-        let spec = self.spec(folders, &steps)?;
-        let sandbox = Sandbox::start(&spec, |devices| {
-            steps.attach(devices, &self.live_options).map_err(RunError::from)
-        })?;
-        Ok(Started { sandbox, steps, view })
+        let started = self.spec(folders, &steps).and_then(|spec| {
+            Sandbox::start(&spec, |devices| {
+                steps.attach(devices, &self.live_options).map_err(RunError::from)
+            })
+        });
+        match started {
+            Ok(sandbox) => Ok(Started { sandbox, steps, view }),
+            Err(error) => Err(error.but_kept(steps.abort_unbegun(folders))),
+        }
     }
 
     fn spec(&self, folders: &[WorkFolder<'_>], steps: &Steps<'_>) -> Result<Spec, RunError> {

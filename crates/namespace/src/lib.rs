@@ -24,7 +24,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 pub use executor::{
-    Executor, Finished, FolderStep, RunError, View, ViewChoice, WorkFolder, tell_git,
+    Executor, Finished, FolderStep, KeptStep, RunError, View, ViewChoice, WorkFolder, tell_git,
 };
 pub use facts::{Fact, FactId, FactsRequest, Presence, facts};
 pub use launch::{Sandbox, StartError};

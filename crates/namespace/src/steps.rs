@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use codeagent_common::StepId;
 use codeagent_control::Outcome;
-use codeagent_interceptor::{ClosedStep, OnConflict, OverlayReport, Staging, StepRequest};
+use codeagent_interceptor::{
+    AbortedStep, ClosedStep, OnConflict, OverlayReport, Staging, StepRequest,
+};
 use codeagent_worker::{Client, Failure, Request, WorkerError};
 
-use crate::executor::{FolderStep, RunError, View, WorkFolder};
+use crate::executor::{FolderStep, KeptStep, RunError, View, WorkFolder};
 use crate::launch::StartError;
 use crate::report::Failed;
 use crate::spec::FolderView;
@@ -22,22 +24,48 @@ const QUIET: Duration = Duration::from_millis(100);
 /// but not later than this after it.
 const QUIESCENCE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Open steps, in the order of the folders. Dropping them leaves the folders as they were.
+/// Open steps, in the order of the folders. Dropping them gives them up, as [`Steps::abort`] does.
 #[derive(Debug)]
 pub struct Steps<'w>(Vec<Option<Step<'w>>>);
 
 impl<'w> Steps<'w> {
     pub fn open(folders: &[WorkFolder<'w>], label: &str, view: View) -> Result<Self, RunError> {
-        let open = |worker| Step::open(worker, label, view);
-        let steps = folders.iter().map(|folder| folder.worker.map(open).transpose());
-        steps.collect::<Result<_, _>>().map(Self)
+        Self::each(folders, |worker| Step::open(worker, label, view))
     }
 
     /// For a command that others run beside: what it changes while none of them has a step is an
-    /// ambient one.
-    pub fn ambient(folders: &[WorkFolder<'w>]) -> Self {
-        let ambient = |worker| Step::new(worker, true);
-        Self(folders.iter().map(|folder| folder.worker.map(ambient)).collect())
+    /// ambient one. Steps that are open meanwhile are shared, until the end of these.
+    pub fn ambient(folders: &[WorkFolder<'w>]) -> Result<Self, RunError> {
+        Self::each(folders, |worker| {
+            worker.begin_background()?;
+            Ok(Step::new(worker, None))
+        })
+    }
+
+    fn each(
+        folders: &[WorkFolder<'w>],
+        open: impl Fn(&'w Client) -> Result<Step<'w>, RunError>,
+    ) -> Result<Self, RunError> {
+        let mut steps = Self(Vec::new());
+        for folder in folders {
+            match folder.worker.map(&open).transpose() {
+                Ok(step) => steps.0.push(step),
+                Err(error) => return Err(error.but_kept(steps.abort_unbegun(folders))),
+            }
+        }
+        Ok(steps)
+    }
+
+    /// Nothing of the command may be left. Leaves the folders as they were, but for those in which a
+    /// command in the background wrote meanwhile, those with a transaction, and those that cannot be
+    /// brought back: what was done there is kept, in the step that comes back.
+    pub fn abort(self, folders: &[WorkFolder<'_>]) -> Vec<KeptStep> {
+        abort_all(folders, self.0, true)
+    }
+
+    /// The same, of a command that has not begun: in a transaction there is nothing of it.
+    pub fn abort_unbegun(self, folders: &[WorkFolder<'_>]) -> Vec<KeptStep> {
+        abort_all(folders, self.0, false)
     }
 
     /// Nothing of the command may be left. Everything it did becomes final, in all folders or, if
@@ -50,7 +78,12 @@ impl<'w> Steps<'w> {
         // All of them before the first is final.
         let settle = |step: &mut Option<Step<'_>>| step.as_mut().map(Step::settle).transpose();
         let reports = self.0.iter_mut().map(settle).collect::<Result<Vec<_>, _>>();
-        let reports = reports.map_err(|reason| not_kept(outcome.clone(), reason))?;
+        let reports = match reports {
+            Ok(reports) => reports,
+            Err(reason) => {
+                return Err(not_kept(outcome.clone(), reason).but_kept(self.abort(folders)));
+            }
+        };
         let closed = close_all(folders, self.0, outcome)?;
         let together = |(closed, report): (Option<_>, Option<_>)| {
             closed.zip(report).map(|(closed, report)| FolderStep { closed, report })
@@ -97,15 +130,16 @@ fn not_kept(outcome: Outcome, reason: WorkerError) -> RunError {
     }
 }
 
-/// Makes the steps final: all of them or, if that fails, none.
+/// Makes the steps final: all of them or, if that fails, none but those that are shared.
 fn close_all(
     folders: &[WorkFolder<'_>],
     steps: Vec<Option<Step<'_>>>,
     outcome: &Outcome,
 ) -> Result<Vec<Option<ClosedStep>>, RunError> {
     let mut closed = Vec::new();
-    for step in steps {
-        let result = step.map(|step| step.close(outcome.exit_code())).transpose();
+    let mut steps = steps.into_iter();
+    while let Some(mut step) = steps.next() {
+        let result = step.as_mut().map(|step| step.close(outcome.exit_code())).transpose();
         let reason = match result {
             Ok(Some(ClosedStep::Denied { asked, .. })) => {
                 RunError::Denied { outcome: outcome.clone(), asked }
@@ -116,34 +150,42 @@ fn close_all(
             }
             Err(reason) => not_kept(outcome.clone(), reason),
         };
-        return Err(take_back(folders, &closed, outcome, reason));
+        let mut kept = take_back(folders, &closed);
+        let others = std::iter::once(step).chain(steps).collect();
+        kept.extend(abort_all(folders.get(closed.len()..).unwrap_or_default(), others, true));
+        return Err(reason.but_kept(kept));
     }
     Ok(closed)
 }
 
-/// What is final already is undone, because the rest cannot be kept.
-fn take_back(
-    folders: &[WorkFolder<'_>],
-    closed: &[Option<ClosedStep>],
-    outcome: &Outcome,
-    reason: RunError,
-) -> RunError {
-    let mut stuck = Vec::new();
+/// What is final already is undone, because the rest cannot be kept; but nothing that may be somebody
+/// else's, as a step is that was made in the background since then. What is left of it comes back.
+fn take_back(folders: &[WorkFolder<'_>], closed: &[Option<ClosedStep>]) -> Vec<KeptStep> {
+    let mut kept = Vec::new();
     for (folder, closed) in folders.iter().zip(closed) {
-        if let (Some(worker), Some(ClosedStep::Recorded { .. })) = (folder.worker, closed)
-            && worker.undo(1, OnConflict::Refuse).is_err()
+        if let (Some(worker), Some(ClosedStep::Recorded { step, shared, .. })) =
+            (folder.worker, closed)
+            && (*shared || worker.undo_newest(step.id, OnConflict::Refuse).is_err())
         {
-            stuck.push(folder.path.to_owned());
+            kept.push(KeptStep { folder: folder.path.to_owned(), step: step.id });
         }
     }
-    if stuck.is_empty() {
-        return reason;
-    }
-    let (outcome, reason) = (outcome.clone(), Box::new(reason));
-    RunError::PartlyKept { outcome, folders: stuck, reason }
+    kept
 }
 
-/// An open step. Dropping it leaves the folder as it was.
+fn abort_all(
+    folders: &[WorkFolder<'_>],
+    steps: Vec<Option<Step<'_>>>,
+    has_begun: bool,
+) -> Vec<KeptStep> {
+    let abort = |(folder, step): (&WorkFolder<'_>, Option<Step<'_>>)| {
+        let step = step?.give_up(has_begun)?;
+        Some(KeptStep { folder: folder.path.to_owned(), step })
+    };
+    folders.iter().zip(steps).filter_map(abort).collect()
+}
+
+/// An open step. Dropping it gives it up.
 #[derive(Debug)]
 struct Step<'w> {
     worker: &'w Client,
@@ -152,25 +194,25 @@ struct Step<'w> {
     /// The mount that was made for this command, of a live view.
     attachment: Option<u64>,
     is_closed: bool,
-    /// Others have steps of their own meanwhile, which are none of our business.
-    is_ambient: bool,
+    /// `None`: it is ambient. Others have steps of their own meanwhile, which are none of our business.
+    id: Option<StepId>,
 }
 
 impl<'w> Step<'w> {
     fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, RunError> {
-        worker.open_step(match view {
+        let id = worker.open_step(match view {
             View::Transactional => StepRequest::staged_command(label),
             View::Live => StepRequest::command(label),
         })?;
-        let mut step = Self::new(worker, false);
+        let mut step = Self::new(worker, Some(id));
         if view == View::Transactional {
             step.staging = Some(worker.stage().map_err(no_staging)?);
         }
         Ok(step)
     }
 
-    fn new(worker: &'w Client, is_ambient: bool) -> Self {
-        Self { worker, staging: None, attachment: None, is_closed: false, is_ambient }
+    fn new(worker: &'w Client, id: Option<StepId>) -> Self {
+        Self { worker, staging: None, attachment: None, is_closed: false, id }
     }
 
     /// Where the worker keeps what can be undone, as far as that is known.
@@ -207,14 +249,37 @@ impl<'w> Step<'w> {
         Ok(())
     }
 
-    fn close(mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
-        let closed = if self.is_ambient {
-            self.worker.end_ambient_step()?.unwrap_or(ClosedStep::Empty(StepId(0)))
-        } else {
-            self.worker.close_step(exit_code)?
+    fn close(&mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
+        let closed = match self.id {
+            Some(_) => self.worker.close_step(exit_code)?,
+            None => self.worker.end_ambient_step()?.unwrap_or(ClosedStep::empty(StepId(0))),
         };
         self.is_closed = true;
         Ok(closed)
+    }
+
+    /// The step in which something of it may be left, if there is one.
+    fn give_up(&mut self, has_begun: bool) -> Option<StepId> {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return None;
+        }
+        let is_staged = self.staging.is_some();
+        match self.staging.take() {
+            Some(staging) => drop(self.worker.drop_staged(staging.number)),
+            None => drop(self.wait_until_detached()),
+        }
+        let id = self.id?;
+        match self.worker.abort_step() {
+            Ok(AbortedStep::TakenBack(_)) => None,
+            Ok(AbortedStep::Kept(step)) => Some(step.id),
+            // The transaction has what was done; what was staged has not come there.
+            Ok(AbortedStep::Joined(transaction)) => {
+                (has_begun && !is_staged).then_some(transaction)
+            }
+            // The next one takes back what was not finished.
+            Err(WorkerError::Gone) => None,
+            Err(_) => Some(id),
+        }
     }
 }
 
@@ -232,15 +297,9 @@ fn no_staging(error: WorkerError) -> RunError {
 
 impl Drop for Step<'_> {
     fn drop(&mut self) {
-        if self.is_closed {
-            return;
-        }
-        match self.staging.take() {
-            Some(staging) => drop(self.worker.drop_staged(staging.number)),
-            None => drop(self.wait_until_detached()),
-        }
-        if !self.is_ambient {
-            let _ = self.worker.abort_step();
+        self.give_up(true);
+        if self.id.is_none() {
+            let _ = self.worker.end_background(); // it has gone, and with it what it counted
         }
     }
 }

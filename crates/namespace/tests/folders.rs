@@ -14,13 +14,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::channel;
 
+use codeagent_common::{RelPathBuf, StepId};
 use codeagent_control::Stream;
 use codeagent_interceptor::{ClosedStep, OnConflict};
 use codeagent_namespace::{
-    Executor, Finished, Policy, RunError, Surroundings, View, ViewChoice, WorkFolder,
+    Executor, Finished, KeptStep, Policy, RunError, Steps, Surroundings, View, ViewChoice,
+    WorkFolder,
 };
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use codeagent_worker::Client;
+use codeagent_worker::{Client, FileChange, Request};
 use common::{PROGRAM, Session, as_ordinary_user_with_fuse, sh, shell, start_worker};
 
 const VIEWS: [View; 2] = [View::Transactional, View::Live];
@@ -131,6 +133,42 @@ fn what_cannot_be_kept_in_one_folder_is_kept_in_none() {
     assert!(workers[0].client().history().unwrap().is_empty());
     workers[1].client().abort_step().unwrap();
     assert_tree_eq(&before[1], &two.snapshot());
+}
+
+#[test]
+fn what_may_be_left_of_a_command_that_is_given_up_is_named() {
+    let folder = TempWorkspace::with_fixture(|dir| sh("echo old > file", dir));
+    let worker = start_worker(folder.working(), folder.undo());
+    let client = worker.client();
+    let folders = [WorkFolder { path: folder.working(), worker: Some(client) }];
+    let write = || {
+        let path = RelPathBuf::new(b"new".to_vec()).unwrap();
+        client.change(FileChange::Write { path, content: b"new".to_vec().into() }).unwrap();
+    };
+    let kept = |step| vec![KeptStep { folder: folder.working().into(), step }];
+    let open = |view| Steps::open(&folders, "work", view).unwrap();
+
+    let begin = Request::BeginTransaction { label: "all".into() };
+    let transaction: StepId = client.call(begin).unwrap();
+    let steps = open(View::Live);
+    write();
+    assert_eq!(steps.abort(&folders), kept(transaction));
+    assert_eq!(open(View::Live).abort_unbegun(&folders), []);
+    assert_eq!(open(View::Transactional).abort(&folders), []);
+    client.call::<StepId>(Request::RollbackTransaction).unwrap();
+    assert!(!folder.path("new").exists());
+
+    let steps = open(View::Live);
+    write();
+    assert_eq!(steps.abort(&folders), []);
+    assert!(!folder.path("new").exists());
+
+    // Somebody else has ended it meanwhile.
+    let steps = open(View::Live);
+    write();
+    let step = client.status().unwrap().open_step.unwrap();
+    client.close_step(Some(0)).unwrap();
+    assert_eq!(steps.abort(&folders), kept(step));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use codeagent_common::ErrorCode;
 use codeagent_control::LineError;
 use codeagent_interceptor::UndoError;
-use codeagent_namespace::{RunError, StartError};
+use codeagent_namespace::{KeptStep, RunError, StartError};
 use codeagent_worker::{Failure, WorkerError};
 use rustix::io::Errno;
 
@@ -76,11 +76,9 @@ pub enum SandboxError {
         "the command ended, and nothing of what it did was kept, because this was denied: {asked}"
     )]
     Denied { exit_code: Option<i32>, asked: String },
-    #[error(
-        "the command ended, and of several folders only these kept what it did: {}",
-        listed(folders)
-    )]
-    PartlyKept { folders: Vec<PathBuf>, reason: Box<SandboxError> },
+    /// A command in the background wrote in these folders, too; or they could not be brought back.
+    #[error("{}; what had been done in {} was kept", reason.cause(), listed(kept))]
+    PartlyKept { kept: Vec<KeptStep>, reason: Box<SandboxError> },
     /// No room for it, for example: the folders are as before.
     #[error("the command ended, and nothing of what it did was kept: {reason}")]
     NotKept { exit_code: Option<i32>, reason: Box<SandboxError> },
@@ -92,8 +90,8 @@ pub enum SandboxError {
     Io(#[from] io::Error),
 }
 
-fn listed(folders: &[PathBuf]) -> String {
-    folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
+fn listed(kept: &[KeptStep]) -> String {
+    kept.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn place(file: &std::path::Path, line: Option<usize>) -> String {
@@ -111,6 +109,24 @@ impl SandboxError {
     pub fn doing(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::Doing { what, source }
+    }
+
+    /// The same, of a command of which something was kept.
+    pub(crate) fn but_kept(self, kept: Vec<KeptStep>) -> Self {
+        match kept.is_empty() {
+            true => self,
+            false => Self::PartlyKept { kept, reason: Box::new(self) },
+        }
+    }
+
+    /// What went wrong, without what became of the folders.
+    fn cause(&self) -> String {
+        match self {
+            Self::CommandLost(reason) => format!("the command did not run to its end: {reason}"),
+            Self::Denied { asked, .. } => format!("this was denied: {asked}"),
+            Self::NotKept { reason, .. } => reason.to_string(),
+            other => other.to_string(),
+        }
     }
 
     /// What was asked of the process that keeps a history may have been done or not.
@@ -212,7 +228,11 @@ impl SandboxError {
             Self::AlreadyRunning => "stop the session first".into(),
             Self::Busy | Self::InBackground(_) => "wait until it has ended, or cancel it".into(),
             Self::ReadOnly(_) => "start the session with this folder as read_write".into(),
-            Self::PartlyKept { .. } => "undo the last step in each of them".into(),
+            Self::PartlyKept { .. } => {
+                "undo these steps if you do not want them; what a background command did in the \
+                 same folder meanwhile is in them, too"
+                    .into()
+            }
             Self::NotKept { reason, .. } if reason.is_lost_worker() => {
                 "the folder is as it was before; try again".into()
             }
@@ -300,9 +320,7 @@ impl From<RunError> for SandboxError {
             RunError::Denied { outcome, asked } => {
                 Self::Denied { exit_code: outcome.exit_code(), asked }
             }
-            RunError::PartlyKept { folders, reason, .. } => {
-                Self::PartlyKept { folders, reason: Box::new((*reason).into()) }
-            }
+            RunError::PartlyKept { kept, reason } => Self::from(*reason).but_kept(kept),
             RunError::NotKept { outcome, reason } => {
                 Self::NotKept { exit_code: outcome.exit_code(), reason: Box::new((*reason).into()) }
             }

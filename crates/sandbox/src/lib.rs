@@ -38,7 +38,8 @@ pub use error::{Result, SandboxError};
 pub fn run_if_asked() -> Option<ExitCode> {
     if codeagent_worker::is_worker() {
         let mounts = codeagent_mount::MountFrontEnd;
-        let front_end = Box::new(codeagent_virtiofs::GuestFrontEnd(mounts));
+        let over_9p = codeagent_p9::linux::NinePFrontEnd::new(mounts);
+        let front_end = Box::new(codeagent_virtiofs::GuestFrontEnd(over_9p));
         return Some(codeagent_worker::run_with_policy(front_end, policy::read));
     }
     codeagent_namespace::run_if_asked()

@@ -349,6 +349,21 @@ fn steps_are_shown_restored_pinned_and_told() {
 }
 
 #[test]
+fn doctor_forgets_which_accelerators_work_if_told_to() {
+    let person = Person::with("true");
+    let verdicts = person.home().join(".codeagent/accelerators.json");
+    fs::create_dir_all(verdicts.parent().unwrap()).unwrap();
+    fs::write(&verdicts, "{}").unwrap();
+    person.ok(&["doctor"]);
+    assert!(verdicts.exists());
+    // What is not there is forgotten already.
+    for _ in 0..2 {
+        person.ok(&["doctor", "--try-again"]);
+        assert!(!verdicts.exists());
+    }
+}
+
+#[test]
 fn while_a_command_runs_others_can_look_and_not_undo() {
     let person = Person::with("echo a > a");
     let mut child = person

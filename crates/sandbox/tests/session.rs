@@ -186,6 +186,40 @@ fn a_transaction_is_one_step_or_none() {
     assert_tree_eq(&before, &office.workspace.snapshot());
 }
 
+/// Somebody else has ended it in the first folder.
+#[test]
+fn a_transaction_ends_in_all_folders_whatever_became_of_it_in_one() {
+    let other = TempWorkspace::with_fixture(fill);
+    let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
+        let mut folder = FolderOptions::new(other.working());
+        folder.undo_dir = Some(other.undo().into());
+        folder.label = Some("other".into());
+        options.folders.push(folder);
+    });
+    let end_in_first = || {
+        let worker = codeagent_worker::Client::connect(office.workspace.undo()).unwrap();
+        worker.call::<ClosedStep>(codeagent_worker::Request::CommitTransaction).unwrap();
+    };
+    let script = format!("rm -rf d; cd '{}'; rm -rf d", other.working().display());
+    let before = other.snapshot();
+    office.session.begin("taken back").unwrap();
+    office.run(&script);
+    end_in_first();
+    assert!(matches!(office.session.rollback().unwrap()[..], [None, Some(_)]));
+    assert_tree_eq(&before, &other.snapshot());
+    assert!(!office.session.status().unwrap().in_transaction);
+
+    office.session.begin("kept").unwrap();
+    office.run(&script);
+    end_in_first();
+    assert!(matches!(office.session.commit().unwrap()[..], [None, Some(_)]));
+    assert!(!other.path("d").exists());
+    assert!(!office.session.status().unwrap().in_transaction);
+    for nothing in [office.session.commit().map(drop), office.session.rollback().map(drop)] {
+        assert_eq!(nothing.unwrap_err().code(), ErrorCode::NoStepOpen);
+    }
+}
+
 #[test]
 fn a_cancelled_command_takes_its_tree_with_it_and_is_a_step() {
     let office = Office::new();

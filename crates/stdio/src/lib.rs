@@ -34,7 +34,8 @@ pub use failure::{Failure, Outcome};
 pub use operations::{Handler, Lane, Request};
 pub use server::{Limits, serve, serve_with};
 pub use values::{
-    Barrier, Conflict, ConflictKind, DirectoryRef, HistoryEntry, StepSummary, WirePath, limit_paths,
+    Barrier, Conflict, ConflictKind, DeniedOperations, DirectoryRef, HistoryEntry, StepSummary,
+    WirePath, limit_paths,
 };
 
 /// The newest version of the protocol that is spoken here.

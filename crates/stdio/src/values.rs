@@ -1,7 +1,8 @@
 //! Values that several operations and events share.
 
 use codeagent_common::{
-    BarrierInfo, InvalidPath, Protection, RelPathBuf, StepId, StepInfo, StepKind, Timestamp,
+    BarrierInfo, InvalidPath, Protection, RelPathBuf, SafeguardKind, StepId, StepInfo, StepKind,
+    Timestamp,
 };
 use schemars::JsonSchema;
 use serde::de::Error as _;
@@ -120,6 +121,19 @@ impl StepSummary {
             flagged: limit_paths(step.flagged).0,
         }
     }
+}
+
+/// Operations of one kind that were refused because somebody said no.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct DeniedOperations {
+    pub directory: String,
+    pub kind: SafeguardKind,
+    /// What was asked.
+    pub question: String,
+    /// How many, the one that was asked about included.
+    pub count: u64,
+    /// What some of them were about.
+    pub paths: Vec<RelPathBuf>,
 }
 
 /// A step, or somebody else's edit between two steps; `type` tells them apart.

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use codeagent_control::{Exec, Line};
 use codeagent_vm::{
-    Accelerator, AcceleratorChoice, Architecture, GuestImage, GuestUser, Machine, MachineConfig,
-    Qemu, Share, ShareServer,
+    Accelerator, AcceleratorChoice, Architecture, Backend, GuestImage, GuestUser, Machine,
+    MachineConfig, Qemu, Share, ShareServer,
 };
 
 pub use inside::{run_inside, workload};
@@ -29,6 +29,12 @@ pub const IMAGE_VARIABLE: &str = "CODEAGENT_TEST_GUEST";
 
 /// Where the folder is in the guest.
 const FOLDER: &str = "/mnt";
+
+/// The same options as in sessions, but for what carries the messages.
+const MOUNT_QEMU_9P: &str = "for module in /modules/shares-9p/*; do insmod $module; done
+mkdir -p /mnt
+mount -t 9p -o trans=virtio,version=9p2000.L,cache=mmap,msize=524288,nosuid,nodev work /mnt
+";
 
 /// A machine that is busy with something else takes its time, more so without hardware support.
 const BOOT_DEADLINE: Duration = Duration::from_secs(180);
@@ -64,11 +70,23 @@ fn built_by_xtask() -> Option<PathBuf> {
     program.ancestors().map(|dir| dir.join(&name)).find(|dir| dir.is_dir())
 }
 
+/// The folder of a guest, and who serves it.
+#[derive(Debug)]
+pub enum Folder {
+    /// Over vhost-user, at the other end of this.
+    Virtiofs(UnixStream),
+    /// 9P over a serial port, likewise.
+    NineP(UnixStream),
+    /// QEMU itself, over 9P with a device of its own: what ours is compared with.
+    QemuNineP(PathBuf),
+}
+
 /// A guest that runs. Dropping it is pulling its plug.
 #[derive(Debug)]
 pub struct Guest {
     line: Arc<Line>,
     machine: Machine,
+    is_mounted: bool,
     /// Scripts that have been asked for, in their order.
     asked: Vec<Asked>,
     _dir: tempfile::TempDir,
@@ -81,6 +99,23 @@ struct Asked {
     heard: Option<Outcome>,
 }
 
+/// A program that is QEMU with one more device. Folders as QEMU serves them are nothing a session
+/// could have, so a machine's configuration knows nothing of them.
+fn qemu_with_9p(architecture: Architecture, dir: &Path, folder: &Path) -> PathBuf {
+    let program = dir.join("qemu");
+    let folder = folder.display().to_string().replace(',', ",,");
+    let script = format!(
+        "#!/bin/sh\ncase $* in *-version*) exec {0} \"$@\";; esac\nexec {0} \"$@\" \
+         -fsdev 'local,id=work,path={folder},security_model=none' \
+         -device virtio-9p-pci,fsdev=work,mount_tag=work\n",
+        architecture.qemu()
+    );
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    program
+}
+
 /// What a script in the guest did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -89,20 +124,19 @@ pub struct Outcome {
 }
 
 impl Guest {
-    /// Boots a guest in which `share`, a vhost-user connection, is mounted at `/mnt`. `agent` is a
-    /// program whose `main` begins with [`codeagent_vm::run_if_asked`] and [`run_inside`].
+    /// Boots a guest in which a folder is mounted at `/mnt`. `agent` is a program whose `main` begins with [`codeagent_vm::run_if_asked`] and [`run_inside`].
     ///
     /// # Panics
     /// When it does not come up.
-    pub fn boot(parts: &Parts, agent: &Path, share: UnixStream) -> Self {
-        Self::boot_with(parts, agent, share, &[])
+    pub fn boot(parts: &Parts, agent: &Path, folder: Folder) -> Self {
+        Self::boot_with(parts, agent, folder, &[])
     }
 
     /// As [`Guest::boot`], with further programs in its `/bin`.
     ///
     /// # Panics
     /// When it does not come up.
-    pub fn boot_with(parts: &Parts, agent: &Path, share: UnixStream, programs: &[&Path]) -> Self {
+    pub fn boot_with(parts: &Parts, agent: &Path, folder: Folder, programs: &[&Path]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let image = image::extended(&parts.image, dir.path(), agent, programs);
         let image = image.expect("make the image of a guest");
@@ -113,16 +147,29 @@ impl Guest {
         config.memory_mib = 512;
         config.cpus = 1;
         config.boot_deadline = BOOT_DEADLINE;
-        config.shares.push(Share {
+        let share = |backend, socket: UnixStream| Share {
             tag: "work".into(),
             path: FOLDER.into(),
             read_only: false,
-            server: ShareServer::Connected(share.into()),
-        });
+            backend,
+            server: ShareServer::Connected(socket.into()),
+        };
+        let mut to_mount = "";
+        match folder {
+            Folder::Virtiofs(socket) => config.shares.push(share(Backend::Virtiofs, socket)),
+            Folder::NineP(socket) => config.shares.push(share(Backend::NineP, socket)),
+            Folder::QemuNineP(folder) => {
+                config.qemu = Some(qemu_with_9p(config.image.architecture(), dir.path(), &folder));
+                to_mount = MOUNT_QEMU_9P;
+            }
+        }
         let machine = Machine::start(config, &mut |_| {}).expect("start a guest");
         let line = Arc::new(Line::over(machine.control()).unwrap());
         line.wait_until_ready(BOOT_DEADLINE).expect("talk to the guest");
-        Self { line, machine, asked: Vec::new(), _dir: dir }
+        let mut guest = Self { line, machine, is_mounted: false, asked: Vec::new(), _dir: dir };
+        guest.sh(to_mount);
+        guest.is_mounted = true;
+        guest
     }
 
     /// Runs a script in `/mnt`, as root.
@@ -151,7 +198,9 @@ impl Guest {
 
     /// Has a script run; [`Guest::answer`] waits for its end.
     pub fn ask(&mut self, script: &str) {
-        let exec = Exec::shell(format!("exec 2>&1\n{script}"));
+        let mut exec = Exec::shell(format!("exec 2>&1\n{script}"));
+        // Without a folder of a session it is not where scripts begin.
+        exec.cwd = self.is_mounted.then(|| FOLDER.into());
         let (line, (tell, answer)) = (Arc::clone(&self.line), channel());
         std::thread::spawn(move || {
             let (_orders, taken) = channel();

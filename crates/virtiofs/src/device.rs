@@ -13,7 +13,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use codeagent_fs::Unanswered;
+use codeagent_common::Pool;
+use codeagent_fs::{GuestView, Unanswered};
+use codeagent_interceptor::UndoEngine;
 use codeagent_worker::WorkerFs;
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost_user_backend::bitmap::BitmapMmapRegion;
@@ -27,10 +29,8 @@ use virtiofsd::server::Server;
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic};
 use vmm_sys_util::epoll::EventSet;
 
-use crate::guest_view::GuestView;
 use crate::options::GuestOptions;
-use crate::pool::Pool;
-use crate::request::{Chain, Memory, Pace, Request};
+use crate::request::{Chain, Memory, Pace, Request, refuse_unserved, unless_it_panics};
 
 /// One for what has priority (a guest forgets inodes through it), one for everything else. Without a
 /// notification queue: no kernel has that yet.
@@ -43,7 +43,7 @@ pub(crate) type MemoryHandle = GuestMemoryAtomic<Memory>;
 type Vring = VringMutex<MemoryHandle>;
 
 pub(crate) struct Device {
-    server: Server<GuestView>,
+    server: Server<GuestView<UndoEngine>>,
     fs: Arc<WorkerFs>,
     memory: MemoryHandle,
     pool: Pool,
@@ -103,17 +103,20 @@ impl Device {
 
     fn serve(self: &Arc<Self>, chain: &Chain, address: ReturnAddress) {
         let memory = self.memory.memory();
-        let request = match Request::read(&memory, chain) {
-            Ok(request) => request,
-            Err(written) => return self.answer(&address, written),
+        let at_once = || {
+            let request = match Request::read(&memory, chain) {
+                Ok(request) => request,
+                Err(written) => return Some(written),
+            };
+            let waits = match request.pace() {
+                Pace::Quick => false,
+                Pace::Mutation => self.fs.may_wait(),
+                Pace::Slow => true,
+            };
+            (!waits).then(|| request.serve(&self.server))
         };
-        let waits = match request.pace() {
-            Pace::Quick => false,
-            Pace::Mutation => self.fs.may_wait(),
-            Pace::Slow => true,
-        };
-        if !waits {
-            let written = request.serve(&self.server);
+        let refused = |errno| refuse_unserved(&memory, chain, errno);
+        if let Some(written) = unless_it_panics(at_once, || Some(refused(libc::EIO))) {
             return self.answer(&address, written);
         }
         let later = {
@@ -126,11 +129,12 @@ impl Device {
             let serve = move || {
                 let memory = device.memory.memory();
                 // Read anew: it may have changed, and a request borrows the memory.
-                let written = match Request::read(&memory, &chain) {
+                let serve = || match Request::read(&memory, &chain) {
                     Ok(request) => request.serve(&device.server),
                     Err(written) => written,
                 };
-                device.answer(&address, written);
+                let refused = || refuse_unserved(&memory, &chain, libc::EIO);
+                device.answer(&address, unless_it_panics(serve, refused));
             };
             let fs = Arc::clone(&self.fs);
             // A step ends only when the answer is there.
@@ -138,8 +142,7 @@ impl Device {
         };
         // A driver has no more than a queue holds; one that claims to have is up to something.
         if !self.pool.take(QUEUE_SIZE, later) {
-            let written = request.refuse(libc::EBUSY);
-            self.answer(&address, written);
+            self.answer(&address, refused(libc::EBUSY));
         }
     }
 

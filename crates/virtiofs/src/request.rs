@@ -96,10 +96,23 @@ impl<'m> Request<'m> {
             Err(_mistake_of_ours) => refuse(for_refusal, unique, libc::EIO),
         }
     }
+}
 
-    pub(crate) fn refuse(self, errno: i32) -> usize {
-        refuse(self.writer, self.unique, errno)
-    }
+/// Does something for a request. A mistake of ours must not leave it without an answer, so `otherwise`
+/// makes one then.
+pub(crate) fn unless_it_panics<T>(work: impl FnOnce() -> T, otherwise: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_mistake_of_ours| otherwise())
+}
+
+/// Answers with an error, whatever the request was; says how many bytes that took.
+pub(crate) fn refuse_unserved(memory: &Memory, chain: &Chain, errno: i32) -> usize {
+    let answer = || {
+        let mut reader = Reader::new(memory, chain.clone()).ok()?;
+        let header: InHeader = reader.read_obj().ok()?;
+        let writer = Writer::new(memory, chain.clone()).ok()?;
+        Some(refuse(writer, header.unique, errno))
+    };
+    unless_it_panics(answer, || None).unwrap_or_default()
 }
 
 /// Requests that have no answer.
@@ -117,5 +130,16 @@ fn refuse(mut writer: Writer<'_>, unique: u64, errno: i32) -> usize {
     match writer.write_all(header.as_slice()) {
         Ok(()) => size_of::<OutHeader>(),
         Err(_no_room) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistake_in_serving_a_request_leaves_it_an_answer() {
+        assert_eq!(unless_it_panics(|| 40, || panic!("nothing went wrong")), 40);
+        assert_eq!(unless_it_panics(|| panic!("a mistake"), || 16), 16);
     }
 }

@@ -3,11 +3,14 @@
 //!
 //! What is tried is a machine of its own, without folders, disk and network: a real one would have
 //! used up what cannot be used twice. The verdict is remembered for as long as the kernel of the
-//! host runs, so that only the first session after a boot waits for it.
+//! host runs, so that only the first session after a boot waits for it. An accelerator is blamed only
+//! if the same machine then starts without it: otherwise memory may be short, or the host too busy,
+//! and the next start tries again.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -68,10 +71,22 @@ pub(crate) fn choose(
             (None, Some(verdict)) => verdict.clone(),
             (None, None) => {
                 progress(Progress::Stage(Stage::Trying(*accelerator)));
-                let verdict = try_out(*accelerator, config)?;
-                memory.verdicts.insert(*accelerator, verdict.clone());
-                memory.keep(&config.verdicts_dir);
-                verdict
+                let with = |deadline| try_out(*accelerator, config, deadline);
+                let without = || try_out(Accelerator::Tcg, config, config.boot_deadline);
+                match judge(config.trial_deadline, with, without)? {
+                    Trial::Decided(verdict) => {
+                        memory.verdicts.insert(*accelerator, verdict.clone());
+                        memory.keep(&config.verdicts_dir);
+                        verdict
+                    }
+                    Trial::Undecided(reason) => {
+                        progress(Progress::Warning(format!(
+                            "whether {accelerator} works here is not known yet ({reason}); the \
+                             guest is emulated, which is slow"
+                        )));
+                        continue;
+                    }
+                }
             }
         };
         match verdict {
@@ -106,7 +121,65 @@ pub(crate) fn unavailable(accelerator: Accelerator) -> Option<String> {
     opened.err().map(|error| format!("/dev/kvm: {error}"))
 }
 
-fn try_out(accelerator: Accelerator, config: &MachineConfig) -> Result<Verdict> {
+/// What a trial shows.
+#[derive(Debug, PartialEq, Eq)]
+enum Trial {
+    Decided(Verdict),
+    /// No guest starts, whatever runs it.
+    Undecided(String),
+}
+
+/// Tries a guest with an accelerator, which has so long at first, and if need be the same guest without
+/// it; both say how long it took.
+fn judge(
+    deadline: Duration,
+    with: impl Fn(Duration) -> Result<Duration>,
+    without: impl FnOnce() -> Result<Duration>,
+) -> Result<Trial> {
+    let failure = match with(deadline) {
+        Ok(_) => return Ok(Trial::Decided(Verdict::Works)),
+        // Nobody could make a guest of that.
+        Err(error @ (VmError::Cancelled | VmError::ImageBroken { .. })) => return Err(error),
+        Err(failure) => failure,
+    };
+    let emulated_in = match without() {
+        Ok(took) => took,
+        Err(VmError::Cancelled) => return Err(VmError::Cancelled),
+        Err(error) => {
+            let (with, without) = (in_short(&failure), in_short(&error));
+            return Ok(Trial::Undecided(format!("{with}; without it: {without}")));
+        }
+    };
+    let was_late = matches!(failure, VmError::BootDeadline { .. });
+    let failure = match was_late && emulated_in <= deadline {
+        // What accelerates is ready before what emulates.
+        true => failure,
+        // A busy machine, or something that has passed since.
+        false => match with(deadline.max(emulated_in)) {
+            Ok(_) => return Ok(Trial::Decided(Verdict::Works)),
+            Err(VmError::Cancelled) => return Err(VmError::Cancelled),
+            Err(failure) => failure,
+        },
+    };
+    Ok(Trial::Decided(Verdict::Broken(in_short(&failure))))
+}
+
+/// Without what it said meanwhile.
+fn in_short(error: &VmError) -> String {
+    match error {
+        VmError::BootDeadline { deadline, .. } => {
+            format!("a guest was not ready after {} s", deadline.as_secs())
+        }
+        error => error.to_string(),
+    }
+}
+
+fn try_out(
+    accelerator: Accelerator,
+    config: &MachineConfig,
+    deadline: Duration,
+) -> Result<Duration> {
+    let started = Instant::now();
     let trial = MachineConfig {
         program: config.program.clone(),
         qemu: config.qemu.clone(),
@@ -120,20 +193,16 @@ fn try_out(accelerator: Accelerator, config: &MachineConfig) -> Result<Verdict> 
         hostname: "trial".to_owned(),
         user: config.user.clone(),
         time_zone: None,
-        boot_deadline: config.trial_deadline,
+        boot_deadline: deadline,
         trial_deadline: config.trial_deadline,
         state_dir: config.state_dir.clone(),
         verdicts_dir: config.verdicts_dir.clone(),
         cancel: config.cancel.clone(),
     };
-    Ok(match Machine::start(trial, &mut |_| {}) {
-        Ok(_machine) => Verdict::Works,
-        Err(VmError::BootDeadline { deadline, .. }) => {
-            Verdict::Broken(format!("a guest was not ready after {} s", deadline.as_secs()))
-        }
-        Err(VmError::Cancelled) => return Err(VmError::Cancelled),
-        Err(error) => Verdict::Broken(error.to_string()),
-    })
+    let machine = Machine::start(trial, &mut |_| {})?;
+    let took = started.elapsed();
+    drop(machine);
+    Ok(took)
 }
 
 impl Memory {
@@ -192,6 +261,62 @@ mod tests {
         memory.boot = "another".into();
         memory.keep(dir.path());
         assert_eq!(remembered(dir.path(), &qemu("7.2")).len(), 0);
+    }
+
+    const DEADLINE: Duration = Duration::from_secs(10);
+
+    fn late(deadline: Duration) -> Result<Duration> {
+        Err(VmError::BootDeadline { deadline, console: String::new() })
+    }
+
+    fn short_of_memory() -> Result<Duration> {
+        Err(VmError::DiedAtBoot("cannot set up guest memory".into()))
+    }
+
+    #[test]
+    fn an_accelerator_is_blamed_only_if_the_same_guest_starts_without_it() {
+        let quick = || Ok(Duration::from_secs(3));
+        let reason = "a guest was not ready after 10 s".to_owned();
+        let blamed = judge(DEADLINE, late, quick).unwrap();
+        assert_eq!(blamed, Trial::Decided(Verdict::Broken(reason)));
+        let full = judge(DEADLINE, |_| short_of_memory(), short_of_memory).unwrap();
+        assert!(matches!(full, Trial::Undecided(_)), "{full:?}");
+        let works = judge(DEADLINE, |_| quick(), || panic!("it works")).unwrap();
+        assert_eq!(works, Trial::Decided(Verdict::Works));
+    }
+
+    #[test]
+    fn what_has_passed_when_it_is_tried_again_is_no_reason() {
+        let tries = std::cell::Cell::new(0);
+        let once_short = |_| {
+            tries.set(tries.get() + 1);
+            if tries.get() == 1 { short_of_memory() } else { Ok(Duration::from_secs(1)) }
+        };
+        let trial = judge(DEADLINE, once_short, || Ok(Duration::from_secs(3))).unwrap();
+        assert_eq!(trial, Trial::Decided(Verdict::Works));
+    }
+
+    #[test]
+    fn on_a_busy_machine_it_has_as_long_as_an_emulation_takes() {
+        let slow = || Ok(Duration::from_secs(30));
+        let busy = |deadline| match deadline > DEADLINE {
+            true => Ok(Duration::from_secs(12)),
+            false => late(deadline),
+        };
+        assert_eq!(judge(DEADLINE, busy, slow).unwrap(), Trial::Decided(Verdict::Works));
+        let reason = "a guest was not ready after 30 s".to_owned();
+        let hangs = judge(DEADLINE, late, slow).unwrap();
+        assert_eq!(hangs, Trial::Decided(Verdict::Broken(reason)));
+    }
+
+    #[test]
+    fn a_trial_that_is_cancelled_shows_nothing() {
+        let cancelled = || Err(VmError::Cancelled);
+        let unneeded = || panic!("nobody wants to know any more");
+        let trial = judge(DEADLINE, |_| cancelled(), unneeded);
+        assert!(matches!(trial, Err(VmError::Cancelled)), "{trial:?}");
+        let trial = judge(DEADLINE, late, cancelled);
+        assert!(matches!(trial, Err(VmError::Cancelled)), "{trial:?}");
     }
 
     #[test]

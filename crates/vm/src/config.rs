@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use codeagent_common::CancelToken;
-use codeagent_guest::GuestUser;
 #[cfg(unix)]
 use codeagent_guest::Link;
+use codeagent_guest::{Backend, GuestUser};
 
 use crate::hardware::Accelerator;
 use crate::image::GuestImage;
@@ -101,10 +101,11 @@ pub struct Share {
     /// Where the guest sees it: the absolute path it has on the host.
     pub path: PathBuf,
     pub read_only: bool,
+    pub backend: Backend,
     pub server: ShareServer,
 }
 
-/// Who serves a folder, over vhost-user.
+/// Who serves a folder.
 #[derive(Debug)]
 pub enum ShareServer {
     /// A socket that is connected to it.

@@ -18,6 +18,8 @@ pub enum Death {
     Ended,
     /// Somebody else did.
     Killed { signal: i32 },
+    /// The machine stopped in the middle, and QEMU could not go on with it.
+    Stalled { said: String },
     /// QEMU gave up.
     Failed { said: String },
 }
@@ -28,7 +30,12 @@ impl fmt::Display for Death {
             Self::SwitchedOff { said } => write!(f, "the guest switched itself off{}", tail(said)),
             Self::Panicked { said } => write!(f, "the kernel of the guest panicked{}", tail(said)),
             Self::Ended => f.write_str("QEMU was ended"),
+            // The kernel says so to nobody else.
+            Self::Killed { signal: 9 } => f.write_str(
+                "QEMU was killed by signal 9: by somebody, or by the kernel because memory ran out",
+            ),
             Self::Killed { signal } => write!(f, "QEMU was killed by signal {signal}"),
+            Self::Stalled { said } => write!(f, "QEMU could not go on{}", tail(said)),
             Self::Failed { said } => write!(f, "QEMU gave up{}", tail(said)),
         }
     }
@@ -38,6 +45,8 @@ impl fmt::Display for Death {
 fn tail(said: &str) -> String {
     let with = |word: &str| said.lines().find(|line| line.contains(word));
     let line = with("Kernel panic").or_else(|| with("codeagent-guest:"));
+    // The registers follow.
+    let line = line.or_else(|| with("internal error"));
     let line = line.or_else(|| said.lines().next_back());
     line.map_or_else(String::new, |line| format!(": {}", line.trim()))
 }
@@ -52,6 +61,9 @@ pub(crate) fn judge(end: QemuEnd, seen: &Seen, console: String, stderr: String) 
         // An abort is a mistake of QEMU, and it says which.
         let is_own = signal == rustix::process::Signal::ABORT.as_raw() && !stderr.is_empty();
         return if is_own { Death::Failed { said: stderr } } else { Death::Killed { signal } };
+    }
+    if seen.stalled {
+        return Death::Stalled { said: stderr };
     }
     match seen.shutdown.as_deref() {
         Some("guest-reset" | "guest-panic") => Death::Panicked { said: console },
@@ -116,7 +128,8 @@ mod tests {
     use super::*;
 
     fn judged(raw_status: i32, reason: Option<&str>, console: &str, stderr: &str) -> String {
-        let seen = Seen { shutdown: reason.map(str::to_owned) };
+        let stalled = stderr.contains("internal error");
+        let seen = Seen { shutdown: reason.map(str::to_owned), stalled, pausing: false };
         let end = QemuEnd::Status(ExitStatus::from_raw(raw_status));
         judge(end, &seen, console.to_owned(), stderr.to_owned()).to_string()
     }
@@ -130,13 +143,15 @@ mod tests {
             judged(9, None, "", ""),
             judged(6, None, "", "error: failed to set MSR 0x10a"),
             judged(256, None, "", "could not load kernel"),
+            judged(0, Some("host-qmp-quit"), "", "KVM internal error. Suberror: 1\nEAX=0"),
         ];
         let expected = [
             "the guest switched itself off: codeagent-guest: cannot mount folder0",
             "the kernel of the guest panicked: Kernel panic - not syncing: Attempted to kill init!",
-            "QEMU was killed by signal 9",
+            "QEMU was killed by signal 9: by somebody, or by the kernel because memory ran out",
             "QEMU gave up: error: failed to set MSR 0x10a",
             "QEMU gave up: could not load kernel",
+            "QEMU could not go on: KVM internal error. Suberror: 1",
         ];
         assert_eq!(told, expected);
     }

@@ -100,7 +100,9 @@ fn accelerator_fact(qemu: Option<&Qemu>, request: &FactsRequest) -> Fact {
         }
         Some(Verdict::Works) => fact(id, Presence::Present, format!("{wanted} works")),
         Some(Verdict::Broken(reason)) => {
-            fact(id, Presence::Missing, format!("{wanted} is there and does not work: {reason}"))
+            let seen = format!("{wanted} is there and does not work: {reason}");
+            let fix = Some("sandbox doctor --try-again".to_owned());
+            Fact { fix, ..fact(id, Presence::Missing, seen) }
         }
     }
 }

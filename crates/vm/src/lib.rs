@@ -41,7 +41,7 @@ mod raw;
 
 #[cfg(target_os = "linux")]
 pub use accelerator::{Verdict, accelerator, forget_verdicts, remembered};
-pub use codeagent_guest::{Address, GuestUser, Link};
+pub use codeagent_guest::{Address, Backend, GuestUser, Link};
 pub use config::{
     AcceleratorChoice, Disk, MachineConfig, Network, Progress, Share, ShareServer, Stage,
 };

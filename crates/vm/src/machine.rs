@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use codeagent_common::CancelToken;
 use codeagent_control::HostMessage;
-use codeagent_guest::{Address, GuestSettings, GuestShare, Link};
+use codeagent_guest::{Address, Backend, GuestSettings, GuestShare, Link};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::command_line;
@@ -63,7 +63,13 @@ impl Machine {
         let accelerator = crate::accelerator::choose(&config, &qemu, progress)?;
         let disk = open_disk(&config, progress)?;
         progress(Progress::Stage(Stage::Booting(accelerator)));
-        let machine = Self::boot(config, disk, qemu, accelerator)?;
+        let image = config.image.clone();
+        let machine = Self::boot(config, disk, qemu, accelerator).map_err(|error| match error {
+            VmError::DiedAtBoot(_) | VmError::BootDeadline { .. } => {
+                image.damage().unwrap_or(error)
+            }
+            error => error,
+        })?;
         progress(Progress::Stage(Stage::Ready));
         Ok(machine)
     }
@@ -93,8 +99,9 @@ impl Machine {
         let (stderr, complained) = Tail::follow("qemu-errors", stderr).map_err(VmError::Start)?;
         let death = DeathWatch::default();
         let left = give_up_at.saturating_duration_since(Instant::now());
-        let (qmp, seen) = match Qmp::connect(qmp, left) {
+        let (qmp, seen) = match Qmp::connect(qmp, left, &cancel) {
             Ok(connected) => connected,
+            Err(VmError::Cancelled) => return Err(VmError::Cancelled),
             Err(VmError::Silent(error)) if error.kind() == io::ErrorKind::TimedOut => {
                 return Err(VmError::BootDeadline { deadline, console: stderr.text() });
             }
@@ -181,11 +188,11 @@ impl Machine {
 
     /// No process of the guest runs from here on, and its clock stands still.
     pub fn pause(&self) -> Result<()> {
-        self.qmp.execute("stop").map(drop)
+        self.qmp.pause()
     }
 
     pub fn resume(&self) -> Result<()> {
-        self.qmp.execute("cont").map(drop)
+        self.qmp.resume()
     }
 
     pub fn is_paused(&self) -> Result<bool> {
@@ -269,7 +276,11 @@ fn wire(
             ShareServer::Connected(socket) => socket,
             ShareServer::Socket(path) => UnixStream::connect(path).map_err(VmError::Share)?.into(),
         };
-        let transport = ShareTransport::VhostUser(Endpoint::Descriptor(cargo.load(socket)));
+        let endpoint = Endpoint::Descriptor(cargo.load(socket));
+        let transport = match share.backend {
+            Backend::Virtiofs => ShareTransport::VhostUser(endpoint),
+            Backend::NineP => ShareTransport::Port(endpoint),
+        };
         shares.push(ShareDevice { tag: share.tag, transport });
     }
     let network = match config.network {
@@ -303,6 +314,7 @@ fn settings(config: &MachineConfig, root_disk: bool) -> Result<OwnedFd> {
         tag: share.tag.clone(),
         path: share.path.clone(),
         read_only: share.read_only,
+        backend: share.backend,
         options: String::new(),
     };
     let settings = GuestSettings {

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use codeagent_control::{Exec, HostMessage, User};
 use codeagent_vm::{
-    Accelerator, AcceleratorChoice, Death, GuestImage, Machine, MachineConfig, Progress, VmError,
-    remembered,
+    Accelerator, AcceleratorChoice, Death, GuestImage, Machine, MachineConfig, Progress, Stage,
+    VmError, remembered,
 };
-use common::{PATIENCE, Talk, config, image, is_alive, start, traced_pid, traced_qemu, wait_until};
+use common::{
+    PATIENCE, Talk, config, image, is_alive, program_of, start, traced_pid, traced_qemu, wait_until,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const ROOT: User = User { uid: 0, gid: 0 };
@@ -158,20 +160,111 @@ fn an_accelerator_that_hangs_is_tried_once() {
     assert!(warnings[0].contains("kvm does not work here"), "{warnings:?}");
 }
 
+/// No guest starts, with an accelerator or without: that says nothing about the accelerator, which is
+/// tried again when there is no trouble any more.
+#[test]
+fn an_accelerator_is_not_blamed_for_what_keeps_every_guest_from_starting() {
+    let test = "an_accelerator_is_not_blamed_for_what_keeps_every_guest_from_starting";
+    let Some(image) = image(test) else { return };
+    if !Path::new("/dev/kvm").exists() {
+        return codeagent_test_support::filesystems::skip(test, "there is no /dev/kvm");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let trouble = dir.path().join("trouble");
+    let script = format!(
+        "#!/bin/sh\nif [ -e '{}' ] && [ \"$1\" != --version ]; then\n\
+         echo cannot set up guest memory >&2; exit 1\nfi\n\
+         exec qemu-system-x86_64 \"$@\"\n",
+        trouble.display()
+    );
+    let config = || {
+        let mut config = config(image.clone());
+        config.qemu = Some(program_of(dir.path(), &script));
+        config.state_dir = dir.path().join("state");
+        config.verdicts_dir = dir.path().join("state");
+        config
+    };
+    std::fs::write(&trouble, "").unwrap();
+    let mut heard = Vec::new();
+    let error = Machine::start(config(), &mut |progress| heard.push(progress)).unwrap_err();
+    assert!(error.to_string().contains("guest memory"), "{error}");
+    let is_undecided = |progress: &Progress| matches!(progress, Progress::Warning(text) if text.contains("not known yet"));
+    assert!(heard.iter().any(is_undecided), "{heard:?}");
+
+    std::fs::remove_file(&trouble).unwrap();
+    let mut heard = Vec::new();
+    let machine = Machine::start(config(), &mut |progress| heard.push(progress)).unwrap();
+    assert!(heard.contains(&Progress::Stage(Stage::Trying(Accelerator::Kvm))), "{heard:?}");
+    assert_eq!(remembered(&dir.path().join("state"), machine.qemu()).len(), 1);
+}
+
+/// A cancel is noticed while QEMU has not said a word, by a trial as well.
+#[test]
+fn a_cancel_ends_the_wait_for_a_qemu_that_says_nothing() {
+    let Some(image) = image("a_cancel_ends_the_wait_for_a_qemu_that_says_nothing") else { return };
+    for accelerator in [AcceleratorChoice::Auto, AcceleratorChoice::Only(Accelerator::Tcg)] {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let script = format!(
+            "#!/bin/sh\n[ \"$1\" = --version ] && exec qemu-system-x86_64 --version\n\
+             echo $$ > '{0}.new'; mv '{0}.new' '{0}'; exec sleep 1000\n",
+            pid.display()
+        );
+        let mut config = config(image.clone());
+        config.qemu = Some(program_of(dir.path(), &script));
+        config.accelerator = accelerator;
+        config.trial_deadline = PATIENCE;
+        config.verdicts_dir = dir.path().join("state");
+        let cancel = config.cancel.clone();
+        let starting = std::thread::spawn(move || Machine::start(config, &mut |_| {}).map(drop));
+        wait_until("QEMU runs", || pid.exists());
+        let cancelled = Instant::now();
+        cancel.cancel();
+        let error = starting.join().unwrap().unwrap_err();
+        let noticed = cancelled.elapsed();
+        assert!(matches!(error, VmError::Cancelled), "{error}");
+        assert!(noticed < Duration::from_secs(2), "{noticed:?}");
+        assert!(!is_alive(traced_pid(dir.path())));
+        assert!(!dir.path().join("state").exists(), "nothing was learnt");
+    }
+}
+
 /// A QEMU that cannot start says why.
 #[test]
 fn what_qemu_complains_about_is_told() {
     let Some(image) = image("what_qemu_complains_about_is_told") else { return };
     let dir = tempfile::tempdir().unwrap();
-    for file in ["kernel", "initramfs", "image.json"] {
-        std::fs::copy(image.dir().join(file), dir.path().join(file)).unwrap();
-    }
-    std::fs::write(dir.path().join("kernel"), "no kernel").unwrap();
-    let broken = codeagent_vm::GuestImage::open(dir.path()).unwrap();
-    let mut config = config(broken);
+    let script = "#!/bin/sh\n[ \"$1\" = --version ] || set -- \"$@\" -no-such-option\n\
+                  exec qemu-system-x86_64 \"$@\"\n";
+    let mut config = config(image);
+    config.qemu = Some(program_of(dir.path(), script));
     config.accelerator = AcceleratorChoice::Only(Accelerator::Tcg);
     let error = Machine::start(config, &mut |_| {}).unwrap_err().to_string();
-    assert!(error.contains("kernel"), "{error}");
+    assert!(error.contains("no-such-option"), "{error}");
+}
+
+/// Whatever the kernel says about half an image: that it is half of one is told.
+#[test]
+fn an_image_that_is_damaged_is_told_as_that_and_blames_no_accelerator() {
+    let Some(image) = image("an_image_that_is_damaged_is_told_as_that_and_blames_no_accelerator")
+    else {
+        return;
+    };
+    for damaged in ["kernel", "initramfs"] {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["kernel", "initramfs", "image.json"] {
+            std::fs::copy(image.dir().join(file), dir.path().join(file)).unwrap();
+        }
+        let file = std::fs::File::options().write(true).open(dir.path().join(damaged)).unwrap();
+        file.set_len(file.metadata().unwrap().len() / 2).unwrap();
+        let mut config = config(GuestImage::open(dir.path()).unwrap());
+        config.verdicts_dir = dir.path().join("state");
+        let error = Machine::start(config, &mut |_| {}).unwrap_err();
+        assert!(matches!(error, VmError::ImageBroken { .. }), "{damaged}: {error}");
+        let said = error.to_string();
+        assert!(said.contains(damaged) && said.contains("guest build"), "{said}");
+        assert!(!dir.path().join("state").exists(), "nothing was learnt");
+    }
 }
 
 fn parent_of(pid: i32) -> i32 {

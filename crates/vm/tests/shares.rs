@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use codeagent_control::ExitStatus;
-use codeagent_vm::{Share, ShareServer};
+use codeagent_vm::{Backend, Share, ShareServer};
 use common::{Talk, config, image, start, user, wait_until};
 
 const VIRTIOFSD: &str = "/usr/lib/qemu/virtiofsd";
@@ -68,12 +68,14 @@ fn folders_are_where_they_are_on_the_host() {
             tag: "folder0".into(),
             path: work.clone(),
             read_only: false,
+            backend: Backend::Virtiofs,
             server: ShareServer::Socket(sockets[0].clone()),
         },
         Share {
             tag: "folder1".into(),
             path: reference.clone(),
             read_only: true,
+            backend: Backend::Virtiofs,
             server: ShareServer::Connected(connected.into()),
         },
     ];

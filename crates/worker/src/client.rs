@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use codeagent_common::{Change, StepId, StepInfo};
 use codeagent_interceptor::{
-    ClosedStep, HistoryEntry, OnConflict, OverlayReport, Preview, RestoreReport, RollbackOptions,
-    RollbackReport, SOCKET, Staging, StepRequest, StoreStatus,
+    AbortedStep, ClosedStep, HistoryEntry, OnConflict, OverlayReport, Preview, RestoreReport,
+    RollbackOptions, RollbackReport, SOCKET, Staging, StepRequest, StoreStatus,
 };
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -22,7 +22,9 @@ use serde::de::DeserializeOwned;
 use serde_bytes::ByteBuf;
 
 use crate::link;
-use crate::protocol::{Call, Event, Failure, FileChange, FromWorker, Greeting, Request};
+use crate::protocol::{
+    Backgrounds, Call, Event, Failure, FileChange, FromWorker, Greeting, Request,
+};
 
 /// Long enough for a machine that is busy with something else.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -209,9 +211,23 @@ impl Client {
         self.call(Request::DropStaged { number })
     }
 
-    /// Takes back what the open step did.
-    pub fn abort_step(&self) -> Result<StepId, WorkerError> {
+    /// Gives up the open step.
+    pub fn abort_step(&self) -> Result<AbortedStep, WorkerError> {
         self.call(Request::AbortStep)
+    }
+
+    /// Before a command begins that may write at any time.
+    pub fn begin_background(&self) -> Result<(), WorkerError> {
+        self.call(Request::BeginBackground)
+    }
+
+    /// When nothing of it is left.
+    pub fn end_background(&self) -> Result<(), WorkerError> {
+        self.call(Request::EndBackground)
+    }
+
+    pub fn backgrounds(&self) -> Result<Backgrounds, WorkerError> {
+        self.call(Request::Backgrounds)
     }
 
     pub fn close_step(&self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
@@ -240,7 +256,17 @@ impl Client {
 
     pub fn undo(&self, count: usize, conflicts: OnConflict) -> Result<RollbackReport, WorkerError> {
         let options = RollbackOptions { on_conflict: conflicts };
-        self.call(Request::Undo { count, options })
+        self.call(Request::Undo { count, options, expect: None })
+    }
+
+    /// Undoes this step if it is the newest; otherwise nothing.
+    pub fn undo_newest(
+        &self,
+        step: StepId,
+        conflicts: OnConflict,
+    ) -> Result<RollbackReport, WorkerError> {
+        let options = RollbackOptions { on_conflict: conflicts };
+        self.call(Request::Undo { count: 1, options, expect: Some(step) })
     }
 
     pub fn redo(&self, count: usize, conflicts: OnConflict) -> Result<RollbackReport, WorkerError> {

@@ -30,6 +30,8 @@ mod turns;
 
 pub use client::{Client, Unreachable, WorkerError};
 pub use process::{Ended, FrontEnd, ReadPolicy, WorkerFs, is_worker, run, run_with_policy};
-pub use protocol::{Confinement, Event, Failure, FileChange, Greeting, Ready, Request, Settings};
+pub use protocol::{
+    Backgrounds, Confinement, Event, Failure, FileChange, Greeting, Ready, Request, Settings,
+};
 pub use server::Server;
 pub use supervise::{Patience, WorkerProcess, WorkerSpec, end_orphan};

@@ -259,7 +259,7 @@ impl Life {
                 attached.owner_is_gone();
                 // Others may go on to use the worker.
                 if let Some(connection) = connection {
-                    server.take_back_what_is_unfinished(connection);
+                    server.give_up_what_is_unfinished(connection);
                 }
             });
         }
@@ -271,7 +271,7 @@ impl Life {
         let interval = (self.ambient_timeout / 4).clamp(MIN_INTERVAL, MAX_INTERVAL);
         while !attached.is_over(interval) || !server.nobody_else_is_at_work() {
             match server.engine.tick() {
-                Ok(Some(closed)) => server.clients.tell(Event::AmbientStep(closed)),
+                Ok(Some(closed)) => server.clients.tell(Event::AmbientStep(Box::new(closed))),
                 Ok(None) => {}
                 Err(error) => server.clients.tell(warning(&error)),
             }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Both sides are usually the same binary; a client of another version is told so.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 7;
 
 /// The first message to a new worker process, with the working directory as a descriptor.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -130,8 +130,16 @@ pub enum Request {
     OpenStep(StepRequest),
     /// → [`ClosedStep`]
     CloseStep { exit_code: Option<i32> },
-    /// Takes back what the open step did. → [`StepId`]
+    /// Gives up the open step: what it did is taken back, or kept if it is shared. →
+    /// [`AbortedStep`](codeagent_interceptor::AbortedStep)
     AbortStep,
+    /// A command begins that may write at any time, through what this connection has attached: steps
+    /// that are open meanwhile, whoever has them, are shared. Ends with the connection. → nothing
+    BeginBackground,
+    /// Nothing of it is left. → nothing
+    EndBackground,
+    /// → [`Backgrounds`]
+    Backgrounds,
     /// Ends the ambient step, if one is open → `Option<ClosedStep>`
     EndAmbientStep,
     /// → [`StepId`]
@@ -159,8 +167,9 @@ pub enum Request {
     Content { before: Option<StepId>, path: RelPathBuf, most_bytes: u64 },
     /// → [`Preview`](codeagent_interceptor::Preview)
     Preview { count: usize },
-    /// → [`RollbackReport`](codeagent_interceptor::RollbackReport)
-    Undo { count: usize, options: RollbackOptions },
+    /// Undoes the newest steps; with `expect`, only if the newest is that one, once the ambient step has
+    /// ended. → [`RollbackReport`](codeagent_interceptor::RollbackReport)
+    Undo { count: usize, options: RollbackOptions, expect: Option<StepId> },
     /// → [`RollbackReport`](codeagent_interceptor::RollbackReport)
     Redo { count: usize, options: RollbackOptions },
     /// → [`RestoreReport`](codeagent_interceptor::RestoreReport)
@@ -242,6 +251,14 @@ pub enum FileChange {
     },
 }
 
+/// Commands in the background that somebody has told the worker of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Backgrounds {
+    /// Of whoever asks.
+    pub own: u32,
+    pub others: u32,
+}
+
 /// Who answers. Said at once, whatever the engine is doing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
@@ -263,7 +280,7 @@ pub struct Greeting {
 pub enum Event {
     Engine(EngineEvent),
     /// An ambient step ended after some quiet.
-    AmbientStep(ClosedStep),
+    AmbientStep(Box<ClosedStep>),
     /// An attachment has ended: somebody unmounted.
     Detached {
         attachment: u64,

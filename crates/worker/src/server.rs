@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use codeagent_common::{ErrorCode, StepId};
-use codeagent_interceptor::{EngineEvent, EventSink, UndoEngine};
+use codeagent_interceptor::{AbortedStep, EngineEvent, EventSink, UndoEngine};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_bytes::ByteBuf;
@@ -161,14 +161,23 @@ impl Server {
 
     fn serve_neighbour(self: &Arc<Self>, stream: &UnixStream) {
         if let Some(connection) = self.serve(stream, Peer::Neighbour) {
-            self.take_back_what_is_unfinished(connection);
+            self.give_up_what_is_unfinished(connection);
         }
     }
 
     /// The step of a connection that has broken.
-    pub(crate) fn take_back_what_is_unfinished(&self, connection: u64) {
+    pub(crate) fn give_up_what_is_unfinished(&self, connection: u64) {
         for step in self.turns.broke_off(connection, &self.engine, self.owner.as_deref()) {
-            let message = format!("step {step} was taken back: the process that ran it is gone");
+            let message = match step {
+                AbortedStep::TakenBack(step) | AbortedStep::Joined(step) => {
+                    format!("step {step} was taken back: the process that ran it is gone")
+                }
+                AbortedStep::Kept(step) => format!(
+                    "step {} was ended and kept: the process that ran it is gone, and a background \
+                     command wrote to the folder at the same time",
+                    step.id
+                ),
+            };
             self.clients.tell(Event::Engine(EngineEvent::Warning(message)));
         }
     }
@@ -302,6 +311,16 @@ impl Server {
             Request::WhoseTurn => reply(&self.turns.is_of(connection)),
             Request::CloseStep { exit_code } => reply(&engine.close_step(exit_code)?),
             Request::AbortStep => reply(&engine.abort_step()?),
+            Request::BeginBackground => {
+                self.turns.admit(connection)?;
+                self.turns.begin_background(connection, engine);
+                reply(&())
+            }
+            Request::EndBackground => {
+                self.turns.end_background(connection, engine)?;
+                reply(&())
+            }
+            Request::Backgrounds => reply(&self.turns.backgrounds(connection)),
             Request::EndAmbientStep => reply(&engine.end_ambient_step()?),
             Request::BeginTransaction { label } => {
                 self.turns.admit(connection)?;
@@ -316,9 +335,12 @@ impl Server {
                 reply(&closed)
             }
             Request::RollbackTransaction => {
-                let id = engine.rollback_transaction()?;
-                self.turns.ended_transaction();
-                reply(&id)
+                let rolled_back = engine.rollback_transaction();
+                // If it could not be taken back, it may have ended nevertheless.
+                if !engine.is_in_transaction() {
+                    self.turns.ended_transaction();
+                }
+                reply(&rolled_back?)
             }
             Request::WaitUntilQuiet { quiet, timeout } => {
                 reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_quiet(quiet, timeout)))
@@ -339,7 +361,9 @@ impl Server {
                 reply(&engine.content(before, path.as_path(), most_bytes)?)
             }
             Request::Preview { count } => reply(&engine.preview(count)?),
-            Request::Undo { count, options } => reply(&engine.rollback(count, options)?),
+            Request::Undo { count, options, expect } => {
+                reply(&engine.rollback_from(expect, count, options)?)
+            }
             Request::Redo { count, options } => reply(&engine.redo(count, options)?),
             Request::Restore { step, paths } => reply(&engine.restore(step, &paths)?),
             Request::Pin { step, pinned } => reply(&engine.pin(step, pinned)?),

@@ -1,19 +1,23 @@
 //! Whose turn it is. Only one connection at a time has a step of its own; what it leaves unfinished
-//! when it breaks is taken back, because nobody knows its end. As long as anybody but the owner of
+//! when it breaks is given up, because nobody knows its end. As long as anybody but the owner of
 //! the worker is at work, the worker stays.
+//!
+//! Commands in the background take no turns. How many there are is counted for each connection, and
+//! those of one that breaks end with it, once it serves nobody any more.
 //!
 //! What one connection does never ends up in a transaction of another, with which it would be taken
 //! back: beside a transaction nobody else begins anything, and beside somebody else who may write
 //! at any time no transaction begins.
 
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use codeagent_common::{ErrorCode, StepId};
-use codeagent_interceptor::UndoEngine;
+use codeagent_interceptor::{AbortedStep, UndoEngine};
 use parking_lot::Mutex;
 
-use crate::protocol::Failure;
+use crate::protocol::{Backgrounds, Failure};
 use crate::server::Owner;
 
 /// How long the mounts of a command may outlive the process that ran it.
@@ -34,6 +38,8 @@ struct State {
     /// Begun during a turn, and not ended.
     transaction: Option<Step>,
     served: Vec<Served>,
+    /// Commands in the background, by connection.
+    background: BTreeMap<u64, u32>,
 }
 
 #[derive(Debug)]
@@ -138,6 +144,40 @@ impl Turns {
         self.state.lock().served.push(Served { connection, attachment });
     }
 
+    pub(crate) fn begin_background(&self, connection: u64, engine: &UndoEngine) {
+        // Without the lock: the engine may be busy. A connection breaks off after all of its calls.
+        engine.begin_background();
+        *self.state.lock().background.entry(connection).or_default() += 1;
+    }
+
+    /// Nobody ends what is not his.
+    pub(crate) fn end_background(
+        &self,
+        connection: u64,
+        engine: &UndoEngine,
+    ) -> Result<(), Failure> {
+        {
+            let mut state = self.state.lock();
+            let Some(count) = state.background.get_mut(&connection) else {
+                let message = "this connection has no command in the background";
+                return Err(Failure::new(ErrorCode::BadRequest, message));
+            };
+            *count -= 1;
+            if *count == 0 {
+                state.background.remove(&connection);
+            }
+        }
+        engine.end_background();
+        Ok(())
+    }
+
+    pub(crate) fn backgrounds(&self, connection: u64) -> Backgrounds {
+        let state = self.state.lock();
+        let own = state.background.get(&connection).copied().unwrap_or(0);
+        let all: u32 = state.background.values().sum();
+        Backgrounds { own, others: all - own }
+    }
+
     /// Whether nobody but the owner is at work; then there will be no more turns.
     pub(crate) fn close(&self, server: Option<&dyn Owner>) -> bool {
         let mut state = self.state.lock();
@@ -147,7 +187,8 @@ impl Turns {
         let others = |connection: u64| self.owner.get() != Some(&connection);
         let at_work = state.turn.as_ref().is_some_and(|turn| others(turn.connection))
             || state.transaction.is_some_and(|step| others(step.connection))
-            || state.served.iter().any(|served| others(served.connection));
+            || state.served.iter().any(|served| others(served.connection))
+            || state.background.keys().any(|connection| others(*connection));
         state.closed = !at_work;
         state.closed
     }
@@ -159,10 +200,14 @@ impl Turns {
         connection: u64,
         engine: &UndoEngine,
         server: Option<&dyn Owner>,
-    ) -> Vec<StepId> {
-        let (steps, served) = self.state.lock().left_by(connection);
+    ) -> Vec<AbortedStep> {
+        let (steps, served, writes) = {
+            let state = self.state.lock();
+            let (steps, served) = state.left_by(connection);
+            (steps, served, state.background.contains_key(&connection))
+        };
         // Its processes end with it, a moment later.
-        if !steps.is_empty() {
+        if writes || !steps.is_empty() {
             for served in &served {
                 let gone = |server: &dyn Owner| {
                     server.wait_until_detached(served.attachment, DETACH_PATIENCE)
@@ -171,14 +216,16 @@ impl Turns {
             }
         }
         // At the worst, the next start recovers.
-        let taken_back = |step: &StepId| engine.take_back_unfinished(*step).unwrap_or(false);
-        let taken_back = steps.into_iter().filter(taken_back).collect();
+        let give_up = |step: StepId| engine.give_up_unfinished(step).unwrap_or_default();
+        let given_up = steps.into_iter().filter_map(give_up).collect();
+        let background = self.state.lock().background.remove(&connection).unwrap_or(0);
+        (0..background).for_each(|_| engine.end_background());
         let mut state = self.state.lock();
         state.turn.take_if(|turn| turn.connection == connection);
         state.transaction.take_if(|step| step.connection == connection);
         // A mount that nobody takes away is not work.
         state.served.retain(|served| served.connection != connection);
-        taken_back
+        given_up
     }
 }
 

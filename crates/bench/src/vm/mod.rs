@@ -1,13 +1,16 @@
 //! A folder in a guest: ours, and virtiofsd's own device and filesystem without interception, in the
-//! same kernel and with the same cache. And how long it takes until a guest does something.
+//! same kernel and with the same cache; the same over 9P, against QEMU's own. And how long it takes
+//! until a guest does something.
 
 mod boot;
+mod nine_p;
 mod side;
 pub(crate) mod upstream;
 
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use codeagent_vm::Backend;
 
 use self::side::{Ours, Side, Upstream};
 use crate::groups::Group;
@@ -26,6 +29,7 @@ const GROUPS: &[(&str, Measure)] = &[
     ("write", write),
     ("large file", large),
     ("rm -rf", remove),
+    ("9p", nine_p::measure),
 ];
 
 pub(crate) fn groups() -> Vec<Group<'static>> {
@@ -34,9 +38,10 @@ pub(crate) fn groups() -> Vec<Group<'static>> {
 
 /// Two guests, whose folders `fill` has filled.
 fn both(place: &Place, fill: impl Fn(&Path) -> Result<()>) -> Result<(Ours, Upstream)> {
-    Ok((Ours::start(place, &fill)?, Upstream::start(place, &fill)?))
+    Ok((Ours::start(place, Backend::Virtiofs, &fill)?, Upstream::start(place, &fill)?))
 }
 
+/// What the workloads are about.
 fn small_files(dir: &Path) -> Result<()> {
     Ok(codeagent_test_guest::workload("prepare", dir)?)
 }

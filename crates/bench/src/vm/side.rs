@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use codeagent_interceptor::{OnConflict, StepRequest};
+use codeagent_p9::linux::NinePOptions;
 use codeagent_sandbox::policy::PathRules;
-use codeagent_test_guest::{Guest, Parts};
+use codeagent_test_guest::{Folder, Guest, Parts};
 use codeagent_virtiofs::{GuestOptions, Owners, connection};
+use codeagent_vm::Backend;
 use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
 
 use crate::place::{NotMeasured, Place, Scratch};
@@ -51,7 +53,11 @@ impl Side for Ours {
 }
 
 impl Ours {
-    pub(super) fn start(place: &Place, fill: impl Fn(&Path) -> Result<()>) -> Result<Self> {
+    pub(super) fn start(
+        place: &Place,
+        backend: Backend,
+        fill: impl Fn(&Path) -> Result<()>,
+    ) -> Result<Self> {
         let parts = needed_parts()?;
         let scratch = place.scratch(NEEDED_BYTES)?;
         fill(&scratch.work())?;
@@ -60,10 +66,20 @@ impl Ours {
         settings.path_rules = Some(PathRules::default().to_bytes()?.into());
         let spec = WorkerSpec::new(settings)?;
         let worker = WorkerProcess::start(&spec, |_| {})??;
-        let (listener, stream) = connection(&scratch.path(""))?;
-        let options = GuestOptions { owners: Some(Owners::this_user()) };
-        worker.client().attach(&listener, None, options.encode())?;
-        let guest = Guest::boot(&parts, &std::env::current_exe()?, stream);
+        let owners = Some(Owners::this_user());
+        let folder = match backend {
+            Backend::Virtiofs => {
+                let (listener, stream) = connection(&scratch.path(""))?;
+                worker.client().attach(&listener, None, GuestOptions { owners }.encode())?;
+                Folder::Virtiofs(stream)
+            }
+            Backend::NineP => {
+                let (served, stream) = UnixStream::pair()?;
+                worker.client().attach(&served, None, NinePOptions { owners }.encode())?;
+                Folder::NineP(stream)
+            }
+        };
+        let guest = Guest::boot(&parts, &std::env::current_exe()?, folder);
         Ok(Self { guest, worker, scratch })
     }
 
@@ -83,6 +99,42 @@ impl Ours {
         self.worker.client().undo(1, OnConflict::Refuse)?;
         Ok(())
     }
+}
+
+/// A folder that QEMU serves itself.
+pub(super) struct QemuNineP {
+    // Dropped in this order.
+    guest: Guest,
+    scratch: Scratch,
+}
+
+impl Side for QemuNineP {
+    fn guest(&mut self) -> &mut Guest {
+        &mut self.guest
+    }
+}
+
+impl QemuNineP {
+    pub(super) fn start(place: &Place, fill: impl Fn(&Path) -> Result<()>) -> Result<Self> {
+        let parts = needed_parts()?;
+        let scratch = place.scratch(NEEDED_BYTES)?;
+        fill(&scratch.work())?;
+        let folder = Folder::QemuNineP(scratch.work());
+        let guest = Guest::boot(&parts, &std::env::current_exe()?, folder);
+        Ok(Self { guest, scratch })
+    }
+
+    /// Has the folder as it was in the beginning.
+    pub(super) fn refill(&mut self, fill: impl Fn(&Path) -> Result<()>) -> Result<()> {
+        refill(&self.scratch.work(), fill)
+    }
+}
+
+fn refill(folder: &Path, fill: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        std::fs::remove_dir_all(entry?.path())?;
+    }
+    fill(folder)
 }
 
 /// A folder that virtiofsd serves.
@@ -118,17 +170,13 @@ impl Upstream {
                 Err(error) => return Err(error).context("virtiofsd does not listen"),
             }
         };
-        let guest = Guest::boot(&parts, &std::env::current_exe()?, stream);
+        let guest = Guest::boot(&parts, &std::env::current_exe()?, Folder::Virtiofs(stream));
         Ok(Self { guest, server, scratch })
     }
 
     /// Has the folder as it was in the beginning.
     pub(super) fn refill(&mut self, fill: impl Fn(&Path) -> Result<()>) -> Result<()> {
-        let work = self.scratch.work();
-        for entry in std::fs::read_dir(&work)? {
-            std::fs::remove_dir_all(entry?.path())?;
-        }
-        fill(&work)
+        refill(&self.scratch.work(), fill)
     }
 }
 

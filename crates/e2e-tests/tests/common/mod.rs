@@ -1,6 +1,9 @@
 //! Sessions whose commands run in a real guest.
 
-#![allow(dead_code, reason = "not every test file uses all of it")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test may panic")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "not every test file uses all of it")]
+
+pub(crate) mod folder;
 
 use std::fs;
 use std::path::{Path, PathBuf};

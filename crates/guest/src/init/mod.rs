@@ -1,10 +1,10 @@
 //! Process 1: makes the guest what its settings say, and then is the shim.
 
-mod control_port;
 mod identity;
 mod modules;
 mod mounts;
 mod network;
+mod ports;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use codeagent_control::{ByteString, User};
 use codeagent_shim::{Defaults, Shim, ShimConfig};
 
-use crate::settings::GuestSettings;
-use crate::{ModulePurpose, SETTINGS_NAME};
+use crate::settings::{Backend, GuestSettings};
+use crate::{CONTROL_PORT, ModulePurpose, SETTINGS_NAME};
 
 /// Where rollbacks are announced to commands.
 const ROLLBACK_FILE: &str = "/run/codeagent/rollback";
@@ -49,8 +49,12 @@ pub fn live() -> Result<(), InitError> {
         modules::load(ModulePurpose::Network)?;
         network::set_up(link)?;
     }
-    if !settings.shares.is_empty() {
-        modules::load(ModulePurpose::Shares)?;
+    for (backend, purpose) in
+        [(Backend::Virtiofs, ModulePurpose::Shares), (Backend::NineP, ModulePurpose::Shares9p)]
+    {
+        if settings.shares.iter().any(|share| share.backend == backend) {
+            modules::load(purpose)?;
+        }
     }
     if settings.root_disk {
         modules::load(ModulePurpose::Disk)?;
@@ -74,7 +78,7 @@ fn read_settings() -> Result<GuestSettings, InitError> {
 
 /// Runs commands until the host has had enough, or has gone: nobody else is meant to come.
 fn serve(settings: &GuestSettings) -> Result<(), InitError> {
-    let port = control_port::open().during(|| "cannot open the control port".into())?;
+    let port = ports::open(CONTROL_PORT).during(|| "cannot open the control port".into())?;
     let writable = settings.shares.iter().filter(|share| !share.read_only);
     let rollback_file = Path::new(ROLLBACK_FILE);
     identity::make_dir(rollback_file.parent().unwrap_or(rollback_file))?;

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,12 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::mount::{MountFlags, mount, mount_move};
 
 use super::identity::make_dir;
-use super::{InitError, While};
-use crate::settings::GuestShare;
+use super::{InitError, While, ports};
+use crate::settings::{Backend, GuestShare};
+use crate::share_port;
 
 const ROOT_DISK: &str = "/dev/vda";
 /// A disk is there a moment after its driver.
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
+/// Nothing is kept of names, attributes and contents, so that an undo is seen at once; but files can
+/// be mapped for writing.
+const OPTIONS_9P: &str = "trans=fd,version=9p2000.L,cache=mmap,msize=524288";
 /// Where the root file system is before it becomes one; in the initial file system.
 const NEW_ROOT: &str = "/new-root";
 
@@ -67,7 +72,22 @@ pub(super) fn mount_scratch() -> Result<(), InitError> {
 pub(super) fn mount_share(share: &GuestShare) -> Result<(), InitError> {
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     flags.set(MountFlags::RDONLY, share.read_only);
-    mount_on(&share.tag, &share.path, "virtiofs", flags, &share.options)
+    match share.backend {
+        Backend::Virtiofs => mount_on(&share.tag, &share.path, "virtiofs", flags, &share.options),
+        Backend::NineP => mount_9p(share, flags),
+    }
+}
+
+fn mount_9p(share: &GuestShare, flags: MountFlags) -> Result<(), InitError> {
+    let what = || format!("cannot reach the folder {}", share.path.display());
+    let port = ports::open(&share_port(&share.tag)).during(what)?;
+    let kernels_end = codeagent_p9proxy::relay(port).during(what)?;
+    let number = kernels_end.as_raw_fd();
+    let more = &share.options;
+    let separator = if more.is_empty() { "" } else { "," };
+    let options = format!("{OPTIONS_9P},rfdno={number},wfdno={number}{separator}{more}");
+    // The mount has a reference of its own to the socket.
+    mount_on(&share.tag, &share.path, "9p", flags, &options)
 }
 
 fn mount_on(

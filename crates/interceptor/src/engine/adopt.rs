@@ -261,7 +261,7 @@ impl UndoEngine {
             };
             if let Some(question) = question {
                 safeguards.deletes = deletes_before;
-                return Err(Stop::Ask(question));
+                return Err(safeguards.stop(id, question));
             }
         }
         Ok(())

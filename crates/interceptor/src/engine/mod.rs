@@ -3,7 +3,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `hooks` | what happens before each mutation |
-//! | `steps` | opening, closing and aborting steps |
+//! | `steps` | opening and closing steps |
+//! | `shared` | steps beside commands in the background, and what becomes of those nobody ends |
 //! | `own` | steps that take nothing but what is handed to the engine |
 //! | `invert`, `provenance` | replaying a journal backwards, and whose work is removed by that |
 //! | `rollback` | undo and redo |
@@ -40,6 +41,7 @@ mod refresh;
 mod restore;
 mod rollback;
 mod safeguard;
+mod shared;
 mod state;
 mod steps;
 mod whole_dirs;
@@ -72,6 +74,7 @@ pub(crate) use permit::Held;
 pub use recovery::RecoveryReport;
 pub use restore::RestoreReport;
 pub use rollback::{OnConflict, RollbackOptions, RollbackReport};
+pub use shared::AbortedStep;
 pub use steps::{ClosedStep, StepRequest};
 
 use caches::Caches;
@@ -163,6 +166,7 @@ impl UndoEngine {
                 interrupted: None,
                 left: Mutex::default(),
                 retired: false,
+                background: 0,
             }),
             workspace,
             others: Arc::default(),
@@ -240,6 +244,7 @@ impl UndoEngine {
             interrupted: None,
             left: Mutex::default(),
             retired: false,
+            background: state.background,
         };
         Ok(())
     }

@@ -69,6 +69,17 @@ impl UndoEngine {
     /// Undoes the newest `count` steps. Either all of them are undone, or it ends at the boundary
     /// of the one that could not be, and the error ([`UndoError::Partly`]) names those that were.
     pub fn rollback(&self, count: usize, options: RollbackOptions) -> Result<RollbackReport> {
+        self.rollback_from(None, count, options)
+    }
+
+    /// The same, if the newest step is `expected`; otherwise none is undone. For whoever cannot know
+    /// that nobody else has made a step meanwhile.
+    pub fn rollback_from(
+        &self,
+        expected: Option<StepId>,
+        count: usize,
+        options: RollbackOptions,
+    ) -> Result<RollbackReport> {
         let _changing = self.change_contents();
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
@@ -76,6 +87,22 @@ impl UndoEngine {
         if let Some(step) = state.begun() {
             return Err(step.in_the_way());
         }
+        if let Some(expected) = expected
+            && state.history.last().is_none_or(|newest| newest.info.id != expected)
+        {
+            state.step(expected)?; // if it is not there, that is why
+            return Err(UndoError::NotNewest(expected));
+        }
+        self.undo_newest(state, count, options)
+    }
+
+    /// While no step is open.
+    pub(super) fn undo_newest(
+        &self,
+        state: &mut State,
+        count: usize,
+        options: RollbackOptions,
+    ) -> Result<RollbackReport> {
         let steps = self.newest(state, count)?;
         let conflicts = self.conflicts(state, &steps)?;
         let mut treatment = self.treatment(&conflicts, options)?;

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use codeagent_common::{
-    RelPath, SafeguardConfig, SafeguardDecision, SafeguardId, SafeguardKind, SafeguardRequest,
-    StepId,
+    Refusal, RelPath, RelPathBuf, SafeguardConfig, SafeguardDecision, SafeguardId, SafeguardKind,
+    SafeguardRequest, StepId,
 };
 use parking_lot::{Condvar, Mutex};
 
-use super::state::StepSafeguards;
+use super::hooks::Stop;
+use super::state::{Denial, StepSafeguards};
 use crate::error::{Result, UndoError};
 
 const SAMPLED_PATHS: usize = 10;
@@ -19,7 +20,7 @@ const SAMPLED_PATHS: usize = 10;
 pub(super) struct Question {
     pub(super) kind: SafeguardKind,
     pub(super) count: u64,
-    pub(super) sample_paths: Vec<codeagent_common::RelPathBuf>,
+    pub(super) sample_paths: Vec<RelPathBuf>,
     pub(super) message: String,
 }
 
@@ -65,7 +66,11 @@ impl SafeguardDesk {
     }
 
     /// Opens a question; `None` if another one is open.
-    pub(super) fn open(&self, step: StepId, question: Question) -> Option<SafeguardRequest> {
+    pub(super) fn open(
+        &self,
+        (step, shared): (StepId, bool),
+        question: Question,
+    ) -> Option<SafeguardRequest> {
         let mut desk = self.inner.lock();
         if desk.open.is_some() {
             return None;
@@ -76,19 +81,21 @@ impl SafeguardDesk {
         desk.decision = None;
         self.pending.store(true, Ordering::Release);
         let Question { kind, count, sample_paths, message } = question;
-        Some(SafeguardRequest { id, step, kind, count, sample_paths, message })
+        Some(SafeguardRequest { id, step, kind, count, sample_paths, message, shared })
     }
 
-    /// Waits for the answer to the open question; none in time means deny.
-    pub(super) fn decision(&self, timeout: Duration) -> SafeguardDecision {
+    /// Waits for the answer to the open question, and says whether it was given; none in time means
+    /// deny.
+    pub(super) fn decision(&self, timeout: Duration) -> (SafeguardDecision, bool) {
         let deadline = Instant::now() + timeout;
         let mut desk = self.inner.lock();
         loop {
             if let Some(decision) = desk.decision {
-                return decision;
+                return (decision, true);
             }
             if self.answered.wait_until(&mut desk, deadline).timed_out() {
-                return *desk.decision.get_or_insert(SafeguardDecision::Deny);
+                let answered = desk.decision.is_some();
+                return (*desk.decision.get_or_insert(SafeguardDecision::Deny), answered);
             }
         }
     }
@@ -113,7 +120,58 @@ impl SafeguardDesk {
     }
 }
 
+/// An operation that is not done.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) kind: SafeguardKind,
+    pub(super) path: Option<RelPathBuf>,
+}
+
+impl Question {
+    /// What it is about, should the answer be no.
+    pub(super) fn refused(&self) -> Refused {
+        // The last one is of the operation that asks.
+        Refused { kind: self.kind, path: self.sample_paths.last().cloned() }
+    }
+}
+
 impl StepSafeguards {
+    /// What a question leads to: it is asked, unless the answer is known.
+    pub(super) fn stop(&mut self, step: StepId, question: Question) -> Stop {
+        match self.denied.get(&question.kind).cloned() {
+            None => Stop::Ask(question),
+            Some(denial) => {
+                let error = denial.error(step);
+                self.refuse(&denial, question.refused());
+                Stop::Error(error)
+            }
+        }
+    }
+
+    /// From now on, operations of this kind are refused.
+    pub(super) fn deny(&mut self, denial: Denial, refused: Refused) -> Refusal {
+        self.denied.insert(refused.kind, denial.clone());
+        self.refuse(&denial, refused)
+    }
+
+    fn refuse(&mut self, denial: &Denial, Refused { kind, path }: Refused) -> Refusal {
+        let known = self.refusals.iter().position(|refusal| refusal.kind == kind);
+        let nth = known.unwrap_or(self.refusals.len());
+        if known.is_none() {
+            let Denial { safeguard, asked } = denial.clone();
+            self.refusals.push(Refusal { safeguard, kind, asked, count: 0, sample_paths: vec![] });
+        }
+        let refusal = &mut self.refusals[nth];
+        refusal.count = refusal.count.saturating_add(1);
+        if let Some(path) = path
+            && refusal.sample_paths.len() < SAMPLED_PATHS
+            && !refusal.sample_paths.contains(&path)
+        {
+            refusal.sample_paths.push(path);
+        }
+        refusal.clone()
+    }
+
     /// Counts the removal of entries that the step did not create; asks before the one that
     /// reaches the threshold.
     pub(super) fn on_delete(

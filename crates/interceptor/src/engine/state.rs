@@ -1,11 +1,11 @@
 //! What the engine knows: the open step, the history, what can be redone.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use codeagent_common::{
-    RelPath, RelPathBuf, SafeguardId, SafeguardKind, StepId, StepInfo, StepKind, Timestamp,
+    Refusal, RelPath, RelPathBuf, SafeguardId, SafeguardKind, StepId, StepInfo, StepKind, Timestamp,
 };
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -36,6 +36,8 @@ pub(super) struct State {
     pub(super) left: Mutex<Left>,
     /// Nothing will be recorded any more.
     pub(super) retired: bool,
+    /// Commands that write at any time, beside whoever has a step.
+    pub(super) background: u32,
 }
 
 impl State {
@@ -196,6 +198,12 @@ pub(super) struct OpenStep {
     unprotected_told: OnceLock<()>,
     /// It takes nothing but its own changes: others wait for its end.
     pub(super) alone: Option<Alone>,
+    /// A command in the background was there at some time: what is in it may be that one's.
+    pub(super) shared: bool,
+    /// Some kinds of operations are refused in it, though not all.
+    pub(super) refuses: AtomicBool,
+    /// Whoever began it has given it up, and it could not be closed yet.
+    pub(super) abandoned: bool,
 }
 
 /// What the safeguards have counted in this step.
@@ -204,6 +212,10 @@ pub(super) struct StepSafeguards {
     pub(super) deletes: u64,
     pub(super) deleted_paths: Vec<RelPathBuf>,
     pub(super) allowed: HashSet<SafeguardKind>,
+    /// Of a shared step: kinds that are refused from now on.
+    pub(super) denied: HashMap<SafeguardKind, Denial>,
+    /// What was refused, and nobody has been told yet.
+    pub(super) refusals: Vec<Refusal>,
 }
 
 impl OpenStep {
@@ -224,7 +236,25 @@ impl OpenStep {
             kept: RwLock::default(),
             unprotected_told: OnceLock::new(),
             alone: None,
+            shared: false,
+            refuses: AtomicBool::new(false),
+            abandoned: false,
         }
+    }
+
+    /// Nobody will come and end it.
+    pub(super) fn is_nobodys(&self) -> bool {
+        self.id.is_ambient() || self.abandoned
+    }
+
+    /// Not to be taken back: something in it may be somebody else's. What was taken back before it
+    /// came to that stays so.
+    pub(super) fn is_kept(&self) -> bool {
+        self.shared && self.denied.get().is_none()
+    }
+
+    pub(super) fn take_refusals(&self) -> Vec<Refusal> {
+        std::mem::take(&mut self.safeguards.lock().refusals)
     }
 
     /// For whoever needs that no step is open.

@@ -1,14 +1,16 @@
-//! Opening, closing and aborting steps.
+//! Opening and closing steps.
+
+use std::sync::atomic::Ordering;
 
 use codeagent_common::{
-    ChangeKind, Protection, RelPathBuf, SafeguardId, StepId, StepInfo, StepKind, Timestamp,
+    ChangeKind, Protection, Refusal, RelPathBuf, SafeguardId, StepId, StepInfo, StepKind, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::invert::{Inversion, Inverted};
-use super::recovery::RecoveryReport;
-use super::state::{ClosedEntry, Denial, Interrupted, OpenStep, State};
+use super::safeguard::Refused;
+use super::state::{ClosedEntry, Denial, Interrupted, OpenStep, State, StepSafeguards};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
@@ -47,13 +49,30 @@ impl StepRequest {
 #[serde(rename_all = "snake_case")]
 pub enum ClosedStep {
     /// It is in the history now.
-    Recorded { step: StepInfo, evicted: Vec<StepId> },
+    Recorded {
+        step: StepInfo,
+        evicted: Vec<StepId>,
+        /// A command in the background wrote to the folder meanwhile, or may have.
+        shared: bool,
+        /// Operations that were refused in it.
+        denied: Vec<Refusal>,
+    },
     /// It changed nothing, and is not in the history.
-    Empty(StepId),
+    Empty { step: StepId, denied: Vec<Refusal> },
     /// A safeguard was denied: everything it did has been taken back.
     Denied { step: StepId, safeguard: SafeguardId, asked: String },
     /// It was part of a transaction, which goes on.
-    Joined(StepId),
+    Joined { step: StepId, denied: Vec<Refusal> },
+}
+
+impl ClosedStep {
+    pub fn empty(step: StepId) -> Self {
+        Self::Empty { step, denied: vec![] }
+    }
+
+    pub fn joined(step: StepId) -> Self {
+        Self::Joined { step, denied: vec![] }
+    }
 }
 
 impl UndoEngine {
@@ -63,7 +82,8 @@ impl UndoEngine {
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         self.workspace.tree.forget_dirs();
-        if !request.own {
+        let is_abandoned = state.open.as_ref().is_some_and(|step| step.abandoned);
+        if !request.own || is_abandoned {
             self.end_ambient(&mut state)?; // an own one does so with its first change
         }
         if let Some(reserved) = &state.reserved {
@@ -89,7 +109,9 @@ impl UndoEngine {
             // A command may be there to make room.
             self.with_reserve(&mut state, |state| self.save_counters(&state.counters.lock()))?;
         }
-        let step = Some(OpenStep::new(id, request.kind, request.command, self.now()));
+        let mut step = OpenStep::new(id, request.kind, request.command, self.now());
+        step.shared = state.background > 0 && !request.own;
+        let step = Some(step);
         *(if request.own { &mut state.reserved } else { &mut state.open }) = step;
         Ok(id)
     }
@@ -102,7 +124,7 @@ impl UndoEngine {
         let mut state = self.state.write();
         self.finish_interrupted(&mut state)?;
         if let Some(step) = state.reserved.take() {
-            return Ok(ClosedStep::Empty(step.id));
+            return Ok(ClosedStep::empty(step.id));
         }
         let step = state.open.as_mut().ok_or(UndoError::NoStepOpen)?;
         if step.kind == StepKind::Transaction {
@@ -111,71 +133,11 @@ impl UndoEngine {
             }
             step.nested -= 1;
             step.exit_code = exit_code.or(step.exit_code);
-            return Ok(ClosedStep::Joined(step.id));
+            let denied = step.take_refusals();
+            return Ok(ClosedStep::Joined { step: step.id, denied });
         }
         step.exit_code = exit_code;
         self.finish(&mut state)
-    }
-
-    /// Takes back everything the open step did. What a command did in a transaction stays there
-    /// until that is rolled back: the commands before it are not its business.
-    pub fn abort_step(&self) -> Result<StepId> {
-        {
-            let mut state = self.state.write();
-            if let Some(step) = state.reserved.take() {
-                return Ok(step.id);
-            }
-            if let Some(step) = state.open.as_mut().filter(|step| step.nested > 0) {
-                step.nested -= 1;
-                return Ok(step.id);
-            }
-        }
-        self.take_back_whole_step(|_, _| Ok(()))
-    }
-
-    /// Takes back step `unfinished`, should it be open: whoever began it has gone, and nobody knows
-    /// its end. Whoever opens the undo log next learns of it.
-    pub fn take_back_unfinished(&self, unfinished: StepId) -> Result<bool> {
-        {
-            let mut state = self.state.write();
-            if state.begun().is_none_or(|step| step.id != unfinished) {
-                return Ok(false);
-            }
-            if state.reserved.take().is_some() {
-                return Ok(true);
-            }
-        }
-        let taken_back = self.take_back_whole_step(|step, inverted| {
-            let report = RecoveryReport::rolled_back(step, inverted);
-            let noted = self.workspace.store.note_recovery(&report);
-            noted.map_err(UndoError::io("writing to the undo directory"))
-        });
-        match taken_back {
-            // Somebody else has just done it.
-            Err(UndoError::NoStepOpen) => Ok(false),
-            taken_back => taken_back.map(|_| true),
-        }
-    }
-
-    /// `note` is called before anybody else can see that the step has gone: a process that ends as
-    /// soon as there is none must not end before that.
-    fn take_back_whole_step(
-        &self,
-        note: impl FnOnce(StepId, Inverted) -> Result<()>,
-    ) -> Result<StepId> {
-        let _changing = self.change_contents();
-        let mut state = self.state.write();
-        self.finish_interrupted(&mut state)?;
-        let id = state.open.as_ref().ok_or(UndoError::NoStepOpen)?.id;
-        let taken_back = self.take_back_open(&mut state);
-        // Without protection there is no way back, and nothing more to wait for.
-        if matches!(taken_back, Ok(_) | Err(UndoError::StepUnprotected { .. })) {
-            state.open = None;
-        }
-        if let Some(inverted) = taken_back? {
-            note(id, inverted)?;
-        }
-        Ok(id)
     }
 
     /// Begins a transaction: all commands until its end are one step.
@@ -190,18 +152,6 @@ impl UndoEngine {
         self.finish_interrupted(&mut state)?;
         self.expect_transaction(&state)?;
         self.finish(&mut state)
-    }
-
-    pub fn rollback_transaction(&self) -> Result<StepId> {
-        self.expect_transaction(&self.state.read())?;
-        self.take_back_whole_step(|_, _| Ok(()))
-    }
-
-    fn expect_transaction(&self, state: &State) -> Result<()> {
-        match &state.open {
-            Some(step) if step.kind == StepKind::Transaction => Ok(()),
-            _ => Err(UndoError::NoStepOpen),
-        }
     }
 
     /// Ends an ambient step that has been quiet for long enough, and drops old steps if large
@@ -243,12 +193,12 @@ impl UndoEngine {
 
     /// As [`UndoEngine::end_open_step`], and nothing is recorded any more: what still arrives is
     /// refused, or it would be done in a step that nobody ends. If it is step `unfinished` that is
-    /// open, nobody knows its end, and what it did is taken back.
+    /// open, nobody knows its end, and it is given up.
     pub fn retire(&self, unfinished: Option<StepId>) -> Result<Option<ClosedStep>> {
         self.write_out_caches();
         self.state.write().retired = true;
         if let Some(unfinished) = unfinished
-            && self.take_back_unfinished(unfinished)?
+            && self.give_up_unfinished(unfinished)?.is_some()
         {
             return Ok(None);
         }
@@ -256,14 +206,13 @@ impl UndoEngine {
     }
 
     pub(super) fn ambient_expired(&self, step: &OpenStep, now: Timestamp) -> bool {
-        let quiet =
-            now.0.saturating_sub(step.last_activity_ms.load(std::sync::atomic::Ordering::Relaxed));
-        step.id.is_ambient() && u128::from(quiet) >= self.config.ambient_timeout.as_millis()
+        let quiet = now.0.saturating_sub(step.last_activity_ms.load(Ordering::Relaxed));
+        step.is_nobodys() && u128::from(quiet) >= self.config.ambient_timeout.as_millis()
     }
 
-    /// Ends the open ambient step, if there is one.
+    /// Ends the open ambient step, or one that was given up and could not be ended, if there is one.
     pub(super) fn end_ambient(&self, state: &mut State) -> Result<Option<ClosedStep>> {
-        if state.open.as_ref().is_some_and(|step| step.id.is_ambient()) {
+        if state.open.as_ref().is_some_and(OpenStep::is_nobodys) {
             return self.finish(state).map(Some);
         }
         Ok(None)
@@ -285,7 +234,9 @@ impl UndoEngine {
                 self.save_counters(&counters)?;
                 id
             };
-            state.open = Some(OpenStep::new(id, StepKind::Ambient, String::new(), now));
+            let mut step = OpenStep::new(id, StepKind::Ambient, String::new(), now);
+            step.shared = state.background > 0;
+            state.open = Some(step);
         }
         Ok(())
     }
@@ -302,13 +253,15 @@ impl UndoEngine {
             return Ok(ClosedStep::Denied { step: id, safeguard, asked });
         }
         let Some(recorder) = step.recorder() else {
+            let denied = step.take_refusals();
             state.open = None;
-            return Ok(ClosedStep::Empty(id));
+            return Ok(ClosedStep::Empty { step: id, denied });
         };
         if recorder.is_empty() {
             self.drop_wal(recorder)?;
+            let denied = step.take_refusals();
             state.open = None;
-            return Ok(ClosedStep::Empty(id));
+            return Ok(ClosedStep::Empty { step: id, denied });
         }
         let info = self.seal(recorder, |info| {
             info.command = step.commands.join("\n");
@@ -323,6 +276,7 @@ impl UndoEngine {
             .and_then(|()| store.promote_to_step(id.0, sequence))
             .map_err(UndoError::io("closing the step"))?;
         let counting = self.count_below(&dir, recorder.recorded().directories);
+        let (shared, denied) = (step.shared, step.take_refusals());
         // From here on the step is closed, whatever becomes of the rest.
         state.open = None;
         self.warn("syncing the undo directory", store.sync_promoted());
@@ -331,7 +285,7 @@ impl UndoEngine {
         entry.counting = counting;
         state.history.push(entry);
         let evicted = self.evict(state);
-        Ok(ClosedStep::Recorded { step: info, evicted })
+        Ok(ClosedStep::Recorded { step: info, evicted, shared, denied })
     }
 
     /// Folds a journal, stamps what it touched, and writes both down.
@@ -469,14 +423,27 @@ impl UndoEngine {
             .map_err(UndoError::io("dropping the step"))
     }
 
-    /// Undoes a step whose safeguard was denied; it takes no more mutations until it is closed.
-    pub(super) fn deny_open_step(&self, id: StepId, denial: Denial) -> Result<()> {
-        let _changing = self.change_in_a_request();
+    /// Undoes a step whose safeguard was denied; it takes no more mutations until it is closed. Of a
+    /// shared one nothing is undone, and nothing is refused but what was asked about.
+    pub(super) fn deny_open_step(
+        &self,
+        id: StepId,
+        denial: Denial,
+        refused: Refused,
+    ) -> Result<Option<Refusal>> {
+        // Before the lock: its end comes after that of the lock.
+        let mut _changing = None;
         let mut state = self.state.write();
         let Some(step) = state.open.as_ref().filter(|step| step.id == id) else {
-            return Ok(());
+            // Its command has ended meanwhile; it is refused, and that is all.
+            return Ok(Some(StepSafeguards::default().deny(denial, refused)));
         };
+        if step.shared {
+            step.refuses.store(true, Ordering::Relaxed);
+            return Ok(Some(step.safeguards.lock().deny(denial, refused)));
+        }
+        _changing = Some(self.change_in_a_request());
         let _ = step.denied.set(denial);
-        self.take_back_open(&mut state).map(drop)
+        self.take_back_open(&mut state).map(|_| None)
     }
 }

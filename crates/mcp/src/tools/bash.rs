@@ -246,6 +246,18 @@ fn tell(command: &Command, ended: &Ended) -> Answer {
     push_paths(&mut text, "Protected, and so not changed", &end.refused_paths);
     let title = "Somebody else changed these meanwhile; undo brings their version back";
     push_paths(&mut text, title, &end.changed_meanwhile);
+    for denied in &end.denied {
+        let count = match denied.count {
+            1 => "one operation was".to_owned(),
+            more => format!("{more} operations were"),
+        };
+        let title = format!(
+            "Denied, and so refused, of this command or one in the background ({}): {count} not done; \
+             everything else is kept",
+            denied.question
+        );
+        push_paths(&mut text, &title, &denied.paths);
+    }
     Answer { is_error: broke_off, ..Answer::short(text.trim_end()) }
 }
 

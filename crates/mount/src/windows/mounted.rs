@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use codeagent_interceptor::WriteInterceptor;
+use codeagent_windows::host::Root;
 use winfsp_wrs::{
     FileSystem, InitError, OperationGuardStrategy, Params, U16CString, VolumeParams, u16cstr,
 };
 
-use super::host::Root;
 use super::passthrough::Passthrough;
 
 /// Why a folder could not be mounted.

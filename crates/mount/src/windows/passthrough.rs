@@ -10,6 +10,8 @@ use codeagent_common::EntryKind;
 use codeagent_interceptor::{
     Allocation, FileId, FileRef, Mutation, OpenFile, Permit, RenameMode, WriteInterceptor,
 };
+use codeagent_windows::host::{self, Facts, Kind, Listed, Root};
+use codeagent_windows::volume_path::VolumePath;
 use windows_sys::Win32::Foundation::{
     ERROR_HANDLE_EOF, NTSTATUS, STATUS_CANNOT_DELETE, STATUS_DIRECTORY_NOT_EMPTY,
     STATUS_EAS_NOT_SUPPORTED, STATUS_END_OF_FILE, STATUS_MEDIA_WRITE_PROTECTED,
@@ -25,10 +27,8 @@ use winfsp_wrs::{
     VolumeInfo, WriteMode, u16str,
 };
 
-use super::host::{self, Facts, Kind, Listed, Root};
 use super::security::Descriptors;
 use super::status::{Outcome, of_io, of_refusal};
-use crate::windows_names::VolumePath;
 
 /// A folder, served as it is.
 #[derive(Debug)]

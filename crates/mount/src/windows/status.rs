@@ -1,7 +1,5 @@
 //! Errors, as the driver wants them.
 
-use std::io;
-
 use codeagent_common::ErrorCode;
 use codeagent_interceptor::UndoError;
 use windows_sys::Win32::Foundation::{
@@ -9,16 +7,7 @@ use windows_sys::Win32::Foundation::{
     STATUS_OBJECT_NAME_INVALID, STATUS_UNEXPECTED_IO_ERROR,
 };
 
-pub(super) type Outcome<T> = Result<T, NTSTATUS>;
-
-/// A Win32 error within an NTSTATUS: clients get the same number back.
-pub(super) fn of_io(error: io::Error) -> NTSTATUS {
-    const FACILITY_NTWIN32: u32 = 0xc007_0000;
-    match error.raw_os_error() {
-        Some(code) => (FACILITY_NTWIN32 | (code as u32 & 0xffff)) as NTSTATUS,
-        None => STATUS_UNEXPECTED_IO_ERROR,
-    }
-}
+pub(super) use codeagent_windows::host::{Outcome, of_io};
 
 pub(super) fn of_refusal(error: UndoError) -> NTSTATUS {
     match error {

@@ -27,21 +27,18 @@ pub(crate) fn wait_for_input() {
     let _ = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], None);
 }
 
-/// Asks whoever sits at the terminal; denies if nobody does.
+/// Asks whoever sits at the terminal; denies if nobody does and nobody else is asked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AskOnTerminal;
 
 impl Asker for AskOnTerminal {
     fn ask(&self, question: &Question) -> Option<SafeguardDecision> {
-        let allowed = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/dev/tty")
-            .and_then(|terminal| ask(terminal, question));
-        Some(match allowed {
-            Ok(true) => SafeguardDecision::Allow,
-            Ok(false) | Err(_) => SafeguardDecision::Deny,
-        })
+        let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
+        match terminal.and_then(|terminal| ask(terminal, question)) {
+            Ok(true) => Some(SafeguardDecision::Allow),
+            Ok(false) => Some(SafeguardDecision::Deny),
+            Err(_) => question.without_anybody(),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::log::Log;
 use super::output::Outcome;
 use super::text::{self, printable};
 use crate::error::{Result, SandboxError};
-use crate::executor::guest_facts;
+use crate::executor::{forget_verdicts, guest_facts};
 use crate::{config, places};
 
 /// Say what this machine offers, what is lost without it, and the command that brings it
@@ -18,6 +18,9 @@ use crate::{config, places};
 pub(crate) struct Doctor {
     #[command(flatten)]
     log: Log,
+    /// Forget which accelerators were found to work or not: the next guest tries them again
+    #[arg(long)]
+    try_again: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -48,6 +51,10 @@ const UNTRIED: &str = "untried";
 
 impl Doctor {
     pub(crate) fn execute(self) -> Result<Outcome> {
+        if self.try_again {
+            let what = "cannot forget which accelerators work";
+            forget_verdicts().map_err(SandboxError::doing(what))?;
+        }
         let folder = places::canonical(self.log.working_dir.as_deref().unwrap_or(Path::new(".")))?;
         let undo_dir = match &self.log.undo_dir {
             Some(dir) => Ok(dir.clone()),

@@ -73,9 +73,12 @@ fn hint(error: &SandboxError) -> Option<String> {
     let code = match error {
         SandboxError::Failed(failure) => failure.code,
         SandboxError::NotKept { reason, .. } if !reason.is_lost_worker() => return hint(reason),
-        SandboxError::PartlyKept { folders, .. } if !folders.is_empty() => {
-            let folder = text::quoted(&folders[0]);
-            let hint = format!("take it back in each of them: sandbox undo --working-dir {folder}");
+        SandboxError::PartlyKept { kept, .. } if !kept.is_empty() => {
+            let folder = text::quoted(&kept[0].folder);
+            let hint = format!(
+                "take it back in each of them: sandbox undo --working-dir {folder}; what a background \
+                 command did there meanwhile goes, too"
+            );
             return Some(hint);
         }
         _ => return error.hint(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use codeagent_namespace::View;
 use codeagent_network::Rule;
+use codeagent_vm::Backend;
 use rustix::fs::access;
 use rustix::io::Errno;
 
@@ -33,6 +34,9 @@ pub(crate) struct SessionArguments {
     /// What stands between commands and this machine
     #[arg(long, value_enum)]
     pub(crate) isolation: Option<IsolationChoice>,
+    /// What carries the folders to a guest
+    #[arg(long, value_enum)]
+    pub(crate) backend: Option<BackendArgument>,
     /// When changes reach the folders
     #[arg(long, value_enum)]
     pub(crate) view: Option<ViewArgument>,
@@ -67,6 +71,24 @@ impl From<ViewArgument> for View {
         match view {
             ViewArgument::Transactional => Self::Transactional,
             ViewArgument::Live => Self::Live,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum BackendArgument {
+    /// A device in the memory of the guest
+    Virtiofs,
+    /// 9P over a serial port, as on hosts that cannot share memory with QEMU; slower
+    #[value(name = "9p")]
+    NineP,
+}
+
+impl From<BackendArgument> for Backend {
+    fn from(backend: BackendArgument) -> Self {
+        match backend {
+            BackendArgument::Virtiofs => Self::Virtiofs,
+            BackendArgument::NineP => Self::NineP,
         }
     }
 }
@@ -109,6 +131,7 @@ impl SessionArguments {
         config::of_user(self.config.as_deref())?.apply(&mut options);
         options.share = true;
         options.isolation = self.isolation.unwrap_or(options.isolation);
+        options.vm.backend = self.backend.map_or(options.vm.backend, Backend::from);
         options.view = self.view.map_or(options.view, View::from);
         options.network = match self.network {
             Some(network) => network,

@@ -5,7 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-use codeagent_common::{Change, ChangeKind, Protection, RelPathBuf, StepId, StepInfo, Timestamp};
+use codeagent_common::{
+    Change, ChangeKind, Protection, Refusal, RelPathBuf, SafeguardKind, StepId, StepInfo, Timestamp,
+};
 use codeagent_interceptor::{
     ClosedStep, Conflict, HistoryEntry, Preview, RestoreReport, RollbackReport,
 };
@@ -17,7 +19,7 @@ const LISTED: usize = 20;
 
 pub(crate) fn closed(closed: &ClosedStep) -> String {
     match closed {
-        ClosedStep::Recorded { step, evicted } => {
+        ClosedStep::Recorded { step, evicted, denied, .. } => {
             let mut text = format!("step {} ended: {}", step.id, counts(step));
             if let Protection::Unprotected(reason) = &step.protection {
                 text.push_str(&format!("\nit CANNOT be undone: {reason}"));
@@ -28,14 +30,42 @@ pub(crate) fn closed(closed: &ClosedStep) -> String {
                     evicted.len()
                 ));
             }
-            text
+            with_denied(text, denied)
         }
-        ClosedStep::Empty(step) => format!("step {step} ended: nothing changed"),
+        ClosedStep::Empty { step, denied } => {
+            with_denied(format!("step {step} ended: nothing changed"), denied)
+        }
         ClosedStep::Denied { step, .. } => {
             format!("step {step} was denied, and everything it did has been taken back")
         }
-        ClosedStep::Joined(step) => format!("step {step} goes on"),
+        ClosedStep::Joined { step, denied } => with_denied(format!("step {step} goes on"), denied),
     }
+}
+
+fn with_denied(mut text: String, denied: &[Refusal]) -> String {
+    for refusal in denied {
+        text.push('\n');
+        text.push_str(&refused(refusal));
+    }
+    text
+}
+
+/// What somebody said no to, in a step of which the rest is kept.
+fn refused(refusal: &Refusal) -> String {
+    let what = match (refusal.kind, refusal.count) {
+        (SafeguardKind::DeleteCount, 1) => "1 deletion was".to_owned(),
+        (SafeguardKind::DeleteCount, count) => format!("{count} deletions were"),
+        (SafeguardKind::OverwriteLarge, 1) => "1 overwrite was".to_owned(),
+        (SafeguardKind::OverwriteLarge, count) => format!("{count} overwrites were"),
+        (SafeguardKind::RenameOver, 1) => "1 rename was".to_owned(),
+        (SafeguardKind::RenameOver, count) => format!("{count} renames were"),
+    };
+    format!(
+        "{what} refused, of this command or one in the background, because this was denied: {}; not \
+         done: {}",
+        refusal.asked,
+        paths(refusal.sample_paths.iter().map(ToString::to_string))
+    )
 }
 
 pub(crate) fn history(
@@ -104,6 +134,7 @@ pub(crate) fn left_out(directory: &Directory, folder: &Path) -> Vec<String> {
         let names = names(&directory.changed_meanwhile);
         lines.push(format!("changed by others meanwhile, too; undo brings theirs back: {names}"));
     }
+    lines.extend(directory.denied.iter().map(refused));
     if let Some(step) = &directory.info
         && !step.flagged.is_empty()
     {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use codeagent_common::{ExternalModificationPolicy, OverLimitPolicy};
 use codeagent_namespace::View;
 use codeagent_network::Rule;
-use codeagent_vm::Accelerator;
+use codeagent_vm::{Accelerator, Backend};
 use serde::Deserialize;
 
 use crate::classify::Lists;
@@ -44,6 +44,7 @@ pub struct Vm {
     pub image: Option<PathBuf>,
     pub qemu: Option<PathBuf>,
     pub accelerator: Option<Accelerator>,
+    pub backend: Option<Backend>,
     pub memory_mib: Option<u32>,
     pub cpus: Option<u32>,
     pub boot_seconds: Option<u64>,
@@ -126,6 +127,7 @@ impl FileConfig {
         options.vm.image = vm.image.or(options.vm.image.take());
         options.vm.qemu = vm.qemu.or(options.vm.qemu.take());
         options.vm.accelerator = vm.accelerator.or(options.vm.accelerator);
+        set(&mut options.vm.backend, vm.backend);
         set(&mut options.vm.memory_mib, vm.memory_mib);
         set(&mut options.vm.cpus, vm.cpus);
         set(&mut options.vm.boot_deadline, vm.boot_seconds.map(Duration::from_secs));

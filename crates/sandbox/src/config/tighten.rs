@@ -34,6 +34,7 @@ pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&
     ignored.unless(vm.image.is_none(), "vm.image");
     ignored.unless(vm.qemu.is_none(), "vm.qemu");
     ignored.unless(vm.accelerator.is_none(), "vm.accelerator");
+    ignored.unless(vm.backend.is_none(), "vm.backend");
     ignored.unless(vm.boot_seconds.is_none(), "vm.boot_seconds");
     ignored.least(&mut options.vm.memory_mib, vm.memory_mib, "vm.memory_mib");
     ignored.least(&mut options.vm.cpus, vm.cpus, "vm.cpus");

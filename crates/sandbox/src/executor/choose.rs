@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use codeagent_common::CancelToken;
 use codeagent_namespace::{FactId, FactsRequest, Policy, Presence, facts};
 
 use super::{
@@ -53,12 +54,15 @@ pub(crate) struct Wanted<'a> {
     pub(crate) program: Option<PathBuf>,
     pub(crate) folder: &'a Path,
     pub(crate) undo_dir: &'a Path,
+    /// Finding out may take a trial.
+    pub(crate) cancel: &'a CancelToken,
 }
 
 /// Takes what was asked for, or nothing; with `Auto` the first that works.
 pub(crate) fn choose(wanted: Wanted<'_>) -> Result<Chosen> {
     let only = |plan| Ok(Chosen { plan, passed_over: vec![] });
-    let Wanted { choice, vm, network, state_dir, persistent, program, folder, undo_dir } = wanted;
+    let Wanted { choice, vm, network, state_dir, persistent, program, .. } = wanted;
+    let Wanted { folder, undo_dir, cancel, .. } = wanted;
     let plan = || VmPlan::new(vm, network, (state_dir, persistent), program.clone()).map(Box::new);
     match choice {
         IsolationChoice::Vm => only(Plan::Vm(plan()?)),
@@ -66,7 +70,7 @@ pub(crate) fn choose(wanted: Wanted<'_>) -> Result<Chosen> {
         IsolationChoice::Host => only(Plan::Host { program }),
         IsolationChoice::Auto => {
             let why_not = match plan() {
-                Ok(plan) => match plan.lacks_acceleration() {
+                Ok(plan) => match plan.lacks_acceleration(cancel)? {
                     None => return only(Plan::Vm(plan)),
                     Some(reason) => reason,
                 },

@@ -65,7 +65,7 @@ impl Executor for HostExecutor {
         let recorded = match self.mounts.enter(work.folders) {
             Ok(mounted) => {
                 let steps = match work.background {
-                    true => Steps::ambient(work.folders),
+                    true => Steps::ambient(work.folders)?,
                     false => Steps::open(work.folders, &exec.label(), View::Live)?,
                 };
                 tell_git(&mut exec.env);
@@ -78,7 +78,16 @@ impl Executor for HostExecutor {
             }
         };
         let mounted = recorded.as_ref().map_or(&[][..], |(_, mounted)| mounted.paths());
-        let outcome = self.converse(exec, mounted, work.orders, work.output)?;
+        let outcome = match self.converse(exec, mounted, work.orders, work.output) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                let kept = recorded.map(|(steps, _mounted)| match error {
+                    SandboxError::NotStarted(_) => steps.abort_unbegun(work.folders),
+                    _ => steps.abort(work.folders),
+                });
+                return Err(error.but_kept(kept.unwrap_or_default()));
+            }
+        };
         let ended = Instant::now();
         let (steps, not_undoable) = match recorded {
             Ok((steps, mounted)) => {

@@ -22,7 +22,9 @@ pub(crate) use choose::{Chosen, Wanted, choose};
 pub use host::HostExecutor;
 pub use namespace::NamespaceExecutor;
 pub use vm::VmExecutor;
-pub(crate) use vm::{GuestNetwork, VmPlan, facts as guest_facts, forget as forget_guest};
+pub(crate) use vm::{
+    GuestNetwork, VmPlan, facts as guest_facts, forget as forget_guest, forget_verdicts,
+};
 
 use crate::error::Result;
 

@@ -42,7 +42,7 @@ pub enum Role {
     /// Shows questions to a person.
     Frontend,
     /// Runs a command for an agent that can ask its user.
-    Agent { command: u64, in_background: bool },
+    Agent { command: u64 },
 }
 
 /// Somebody listens, and may answer questions, until this is dropped.
@@ -74,9 +74,8 @@ pub struct Pending {
     pub name: String,
     pub directory: String,
     pub request: SafeguardRequest,
-    /// The command whose step it is; what is no command's step may be anybody's who runs in the
-    /// background.
-    pub command: Option<u64>,
+    /// The commands that it may be of.
+    pub commands: Vec<u64>,
     pub timeout: Duration,
     pub expires: Instant,
 }
@@ -88,8 +87,7 @@ impl Pending {
         match role {
             Role::Frontend => true,
             Role::Agent { .. } if has_frontend => false,
-            Role::Agent { in_background: true, .. } => self.request.step.is_ambient(),
-            Role::Agent { command, .. } => self.command == Some(command),
+            Role::Agent { command } => self.commands.contains(&command),
         }
     }
 }
@@ -237,16 +235,13 @@ impl Hub {
     pub fn asks_others(&self, question: &Pending, command: u64) -> bool {
         let listeners = self.listeners.read();
         let has_frontend = has_frontend(&listeners);
-        let is_own = |role| matches!(role, Role::Agent { command: own, .. } if own == command);
+        let is_own = |role| role == Role::Agent { command };
         let mut roles = listeners.values().map(|(role, _)| *role);
         roles.any(|role| !is_own(role) && question.is_for(role, has_frontend))
     }
 
     /// Whether somebody can answer it.
     fn ask(&self, question: &Question) -> bool {
-        let is_ambient = question.request.step.is_ambient();
-        let session = self.session().ok().filter(|_| !is_ambient);
-        let command = session.and_then(|session| session.command_with_steps());
         let pending = {
             let mut questions = self.questions.lock();
             questions.asked += 1;
@@ -254,7 +249,7 @@ impl Hub {
                 name: format!("sg_{:03}", questions.asked),
                 directory: question.directory.clone(),
                 request: question.request.clone(),
-                command,
+                commands: question.commands.clone(),
                 timeout: question.timeout,
                 expires: Instant::now() + question.timeout,
             };
@@ -285,12 +280,14 @@ impl std::fmt::Debug for Hub {
     }
 }
 
-/// Lays a question before everybody whom it is for; without anybody, the answer is no.
+/// Lays a question before everybody whom it is for; without anybody here or elsewhere, the answer is no.
 struct AskEverybody(Weak<Hub>);
 
 impl Asker for AskEverybody {
     fn ask(&self, question: &Question) -> Option<SafeguardDecision> {
-        let is_asked = self.0.upgrade().is_some_and(|hub| hub.ask(question));
-        (!is_asked).then_some(SafeguardDecision::Deny)
+        match self.0.upgrade().is_some_and(|hub| hub.ask(question)) {
+            true => None,
+            false => question.without_anybody(),
+        }
     }
 }

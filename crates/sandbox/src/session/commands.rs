@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use codeagent_common::{CancelToken, RelPathBuf, StepId, StepInfo};
+use codeagent_common::{CancelToken, Refusal, RelPathBuf, StepId, StepInfo};
 use codeagent_control::{
     ByteString, Cause, CommandLine, Exec, ExitStatus, Order, Outcome, PtySize, Stdin, Stream,
 };
@@ -158,15 +158,21 @@ pub struct Directory {
     pub refused: Vec<RelPathBuf>,
     /// Steps that were dropped to stay within the limits.
     pub evicted: Vec<StepId>,
+    /// Refused, because a question about it was denied while a command ran in the background: of this
+    /// command, or of that one. Without one, nothing of a command that is denied is kept.
+    pub denied: Vec<Refusal>,
 }
 
 impl Directory {
     fn new(directory: String, step: FolderStep) -> Self {
         let FolderStep { closed, report } = step;
-        let (step, info, evicted) = match closed {
-            ClosedStep::Recorded { step, evicted } => (Some(step.id), Some(step), evicted),
-            ClosedStep::Joined(step) => (Some(step), None, vec![]),
-            ClosedStep::Empty(_) | ClosedStep::Denied { .. } => (None, None, vec![]),
+        let (step, info, evicted, denied) = match closed {
+            ClosedStep::Recorded { step, evicted, denied, .. } => {
+                (Some(step.id), Some(step), evicted, denied)
+            }
+            ClosedStep::Joined { step, denied } => (Some(step), None, vec![], denied),
+            ClosedStep::Empty { denied, .. } => (None, None, vec![], denied),
+            ClosedStep::Denied { .. } => (None, None, vec![], vec![]),
         };
         Self {
             directory,
@@ -176,6 +182,7 @@ impl Directory {
             changed_meanwhile: report.changed_meanwhile,
             refused: report.refused,
             evicted,
+            denied,
         }
     }
 }
@@ -305,11 +312,6 @@ impl Session {
         ids
     }
 
-    /// The command whose steps are open, if it is a command that has them.
-    pub(crate) fn command_with_steps(&self) -> Option<u64> {
-        self.active().ok()?.lane.command()
-    }
-
     /// One whose changes come at any time.
     pub(crate) fn background_command(&self) -> Option<u64> {
         self.running.lock().iter().find(|(_, orders)| orders.is_background).map(|(id, _)| *id)
@@ -344,8 +346,7 @@ impl Session {
             if let Some(reason) = refused {
                 return Err(SandboxError::Refused { reason });
             }
-            let ran = self.run_in(&active, (id, request), orders, cancel, output)?;
-            report(id, &active, ran)
+            self.run_in(&active, (id, request), orders, cancel, output)
         });
         self.running.lock().remove(&id);
         self.ended.notify_all();
@@ -367,7 +368,7 @@ impl Session {
         orders: Receiver<Order>,
         cancel: &CancelToken,
         output: &mut dyn FnMut(Stream, &[u8]),
-    ) -> Result<Ran> {
+    ) -> Result<CommandReport> {
         // Silence would look like a command that hangs.
         let waits = || {
             let message = "waiting for the command of another process in this folder".into();
@@ -377,7 +378,7 @@ impl Session {
         let patience = Patience { limit: PATIENCE, cancelled: &cancelled, waits: &waits };
         let turn = match request.background {
             true => None,
-            false => Some(active.take_turn(&patience)?.of_command(id)),
+            false => Some(active.take_turn(&patience)?),
         };
         let asks = self.questions.may_come_from(id, request.background);
         // It may have had to wait.
@@ -417,7 +418,23 @@ impl Session {
             // step had done.
             let _ = super::keepers_of(&active.folders);
         }
-        ran
+        let mut report = report(id, active, ran?)?;
+        if request.background {
+            // It has no step of its own that would tell.
+            for directory in &mut report.directories {
+                add_refusals(&mut directory.denied, asks.refusals_in(&directory.directory));
+            }
+        }
+        Ok(report)
+    }
+}
+
+/// Those of a step count more exactly.
+fn add_refusals(refusals: &mut Vec<Refusal>, told: Vec<Refusal>) {
+    for refusal in told {
+        if !refusals.iter().any(|known| known.safeguard == refusal.safeguard) {
+            refusals.push(refusal);
+        }
     }
 }
 

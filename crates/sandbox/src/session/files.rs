@@ -114,7 +114,8 @@ impl Session {
         }
         let id = self.next_command.fetch_add(1, Ordering::Relaxed);
         announce(id);
-        let _turn = active.take_turn_in(folder, &Patience::of(PATIENCE))?.of_command(id);
+        let _turn = active.take_turn_in(folder, &Patience::of(PATIENCE))?;
+        let _asks = self.questions.may_come_from(id, false);
         let keeper = folder.keeper()?;
         let client = keeper.client();
         client.open_step(StepRequest::api(label))?;

@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use codeagent_common::{ErrorCode, ResourceLimits, SafeguardConfig, SafeguardDecision};
+use codeagent_common::{
+    ErrorCode, Refusal, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId,
+    SafeguardRequest, StepId,
+};
 use codeagent_interceptor::{EngineEvent, UndoError};
 use codeagent_worker::{
-    Client, Event as WorkerEvent, Request, Settings, Unreachable, WorkerError, WorkerProcess,
-    WorkerSpec, end_orphan,
+    Backgrounds, Client, Event as WorkerEvent, Request, Settings, Unreachable, WorkerError,
+    WorkerProcess, WorkerSpec, end_orphan,
 };
 use parking_lot::Mutex;
 
@@ -52,7 +55,8 @@ pub(crate) struct Folder {
     keeper: Mutex<Option<Arc<Keeper>>>,
     /// It was said that another process holds the folder.
     is_shared: AtomicBool,
-    /// The end of the worker is no news any more.
+    /// The end of the worker is no news any more, and there is no other after it. Set before the
+    /// keeper is taken away, and looked at by whoever has that locked.
     is_closing: AtomicBool,
     outlets: Outlets,
 }
@@ -72,6 +76,14 @@ impl std::fmt::Debug for Outlets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Outlets")
     }
+}
+
+/// Whose a question may be.
+#[derive(Debug, Clone, Copy, Default)]
+struct Whose {
+    ours: bool,
+    /// Another process is asked, too.
+    others: bool,
 }
 
 const CANNOT_END: &str = "cannot end the worker of a session that is gone";
@@ -153,9 +165,12 @@ impl Folder {
         })
     }
 
-    /// The worker; one that has died is replaced.
+    /// The worker; one that has died is replaced, unless the folder is being closed.
     pub(crate) fn keeper(self: &Arc<Self>) -> Result<Arc<Keeper>> {
         let mut keeper = self.keeper.lock();
+        if self.is_closing() {
+            return Err(SandboxError::NotRunning);
+        }
         if let Some(keeper) = keeper.as_ref().filter(|keeper| !keeper.client().is_gone()) {
             return Ok(Arc::clone(keeper));
         }
@@ -176,7 +191,8 @@ impl Folder {
                             error.code(),
                             ErrorCode::UndoLocked | ErrorCode::WorkerEnding
                         )
-                        && since.elapsed() < STARTING =>
+                        && since.elapsed() < STARTING
+                        && !self.is_closing() =>
                 {
                     std::thread::sleep(ASK_AGAIN);
                 }
@@ -253,12 +269,27 @@ impl Folder {
         }
     }
 
-    /// Whether a question is for us: it belongs to the step of whoever has the turn, and otherwise
-    /// to whoever started the worker.
-    fn is_to_ask(self: &Arc<Self>) -> bool {
-        let Ok(keeper) = self.keeper() else { return false };
-        let turn = keeper.client().whose_turn().ok().flatten();
-        turn.unwrap_or(matches!(*keeper, Keeper::Own(_)))
+    /// Whose a question may be: of whoever has a command in the background, if it is about an ambient
+    /// or a shared step; about a step that is not ambient, of whoever has the turn. If it can be
+    /// nobody's, whoever started the worker asks.
+    fn whose(self: &Arc<Self>, request: &SafeguardRequest) -> Whose {
+        let Ok(keeper) = self.keeper() else { return Whose::default() };
+        let is_ambient = request.step.is_ambient();
+        let in_background = match is_ambient || request.shared {
+            true => keeper.client().backgrounds().unwrap_or_default(),
+            false => Backgrounds::default(),
+        };
+        let turn = match is_ambient {
+            true => None,
+            false => keeper.client().whose_turn().ok().flatten(),
+        };
+        let others = turn == Some(false) || in_background.others > 0;
+        let ours = turn == Some(true) || in_background.own > 0;
+        Whose { ours: ours || (!others && matches!(*keeper, Keeper::Own(_))), others }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
     }
 
     /// Ends the worker, and waits until it has gone.
@@ -292,11 +323,13 @@ impl Folder {
 
     /// On a thread of its own, because workers are asked. If the machine stands still meanwhile, it
     /// does so until it is decided, whether or not whoever is asked has answered.
-    fn ask(self: &Arc<Self>, request: codeagent_common::SafeguardRequest) {
+    fn ask(self: &Arc<Self>, request: SafeguardRequest) {
         let folder = Arc::clone(self);
         let timeout = folder.settings.lock().safeguards.timeout;
         let denied_at = Instant::now() + timeout;
-        folder.outlets.questions.open(&folder.label, &request);
+        let commands = folder.outlets.questions.open(&folder.label, &request);
+        let directory = folder.label.clone();
+        let question = Question { directory, request, commands, timeout, asks_others: false };
         let executor = folder.outlets.executor.read().as_ref().and_then(Weak::upgrade);
         if let Some(executor) = &executor {
             executor.asked();
@@ -304,7 +337,7 @@ impl Folder {
         let at_work = executor.clone();
         let asking = std::thread::Builder::new().name("safeguard".into());
         let asked = asking.spawn(move || {
-            folder.wait_for_answer(request, (timeout, denied_at), at_work.as_deref());
+            folder.wait_for_answer(question, denied_at, at_work.as_deref());
             if let Some(executor) = at_work {
                 executor.go_on(&|| folder.is_all_answered());
             }
@@ -317,21 +350,47 @@ impl Folder {
 
     fn wait_for_answer(
         self: &Arc<Self>,
-        request: codeagent_common::SafeguardRequest,
-        (timeout, denied_at): (Duration, Instant),
+        mut question: Question,
+        denied_at: Instant,
         executor: Option<&dyn Executor>,
     ) {
-        let (id, questions) = (request.id, &self.outlets.questions);
-        if !self.is_to_ask() {
-            return questions.settle(&self.label, id);
+        let (id, questions) = (question.request.id, &self.outlets.questions);
+        let whose = self.whose(&question.request);
+        if !whose.ours {
+            questions.settle(&self.label, id);
+            return;
         }
+        question.asks_others = whose.others;
         if let Some(executor) = executor {
             executor.hold();
         }
-        self.put(Question { directory: self.label.clone(), request, timeout });
-        if questions.wait(&self.label, id, denied_at) == Fate::Unwanted {
-            // Somebody may just have answered.
-            let _ = self.answer(id, SafeguardDecision::Deny);
+        let request = question.request.clone();
+        // Another process may have answered meanwhile.
+        if questions.is_open(&self.label, id) {
+            self.put(question);
+        }
+        loop {
+            match questions.wait(&self.label, id, denied_at) {
+                Fate::Answered => return,
+                // It may be the command of another process that waits for the answer.
+                Fate::AllEnded if self.whose(&request).others => {
+                    questions.leave_to_others(&self.label, id);
+                }
+                Fate::Cancelled | Fate::AllEnded => return self.deny(id),
+                Fate::TimeIsUp => {
+                    questions.settle(&self.label, id);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn deny(self: &Arc<Self>, question: SafeguardId) {
+        match self.answer(question, SafeguardDecision::Deny) {
+            Ok(()) => {}
+            // Somebody else has just answered: the worker is about to say what.
+            Err(error) if error.code() == ErrorCode::SafeguardUnknown => {}
+            Err(_) => drop(self.outlets.questions.settle(&self.label, question)),
         }
     }
 
@@ -364,15 +423,37 @@ impl Folder {
 
     pub(crate) fn answer(
         self: &Arc<Self>,
-        question: codeagent_common::SafeguardId,
+        question: SafeguardId,
         decision: SafeguardDecision,
     ) -> Result<()> {
-        let keeper = self.keeper()?;
-        keeper.client().call::<()>(Request::Answer { question, decision })?;
-        self.outlets.questions.settle(&self.label, question);
-        let directory = self.label.clone();
-        self.tell(&Event::SafeguardAnswered { directory, question, decision });
+        self.keeper()?.client().call::<()>(Request::Answer { question, decision })?;
+        self.is_answered(question, decision);
         Ok(())
+    }
+
+    /// Told once, whoever has answered.
+    fn is_answered(&self, question: SafeguardId, decision: SafeguardDecision) {
+        if self.outlets.questions.settle(&self.label, question) {
+            let directory = self.label.clone();
+            self.tell(&Event::SafeguardAnswered { directory, question, decision });
+        }
+    }
+
+    /// The worker says so: another process may have answered.
+    fn is_decided(
+        &self,
+        (question, step): (SafeguardId, StepId),
+        answer: Option<SafeguardDecision>,
+        refused: Option<&Refusal>,
+    ) {
+        if let Some(refusal) = refused {
+            self.outlets.questions.refused(&self.label, step, refusal);
+        }
+        // Whose time is up is not told: everybody knows when that is.
+        match answer {
+            Some(decision) => self.is_answered(question, decision),
+            None => drop(self.outlets.questions.settle(&self.label, question)),
+        }
     }
 }
 
@@ -430,16 +511,50 @@ fn hear(folder: &Weak<Folder>, event: WorkerEvent) {
                 Event::VersionMismatch { directory, found, expected }
             }
             EngineEvent::Warning(message) => Event::Warning { directory: Some(directory), message },
+            EngineEvent::SafeguardDecided { question, step, decision, in_time, refused } => {
+                let answer = in_time.then_some(decision);
+                return folder.is_decided((question, step), answer, refused.as_ref());
+            }
             EngineEvent::SafeguardTriggered(_) => return,
         },
-        WorkerEvent::AmbientStep(closed) => Event::AmbientStep { directory, closed },
+        WorkerEvent::AmbientStep(closed) => Event::AmbientStep { directory, closed: *closed },
         WorkerEvent::Detached { .. } => return,
         WorkerEvent::Lagged { missed } => Event::Warning {
             directory: Some(directory),
             message: format!("{missed} events of the worker were lost"),
         },
-        WorkerEvent::Gone if folder.is_closing.load(Ordering::SeqCst) => return,
+        WorkerEvent::Gone if folder.is_closing() => return,
         WorkerEvent::Gone => Event::WorkerLost { directory },
     };
     folder.tell(&event);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use codeagent_test_support::TempWorkspace;
+
+    use super::*;
+    use crate::session::DenyAll;
+
+    #[test]
+    fn a_folder_that_was_closed_starts_no_worker() {
+        let workspace = TempWorkspace::new();
+        let mut options = FolderOptions::new(workspace.working());
+        options.undo_dir = Some(workspace.working().with_file_name("history"));
+        let asker: Arc<dyn Asker> = Arc::new(DenyAll);
+        let outlets = Outlets {
+            bus: Bus::default(),
+            asker: Arc::new(parking_lot::RwLock::new(asker)),
+            executor: SharedExecutor::default(),
+            questions: Arc::default(),
+            folders: Arc::default(),
+        };
+        let session = SessionOptions::new(vec![]);
+        let folder = Arc::new(Folder::new(&options, &session, outlets).unwrap());
+        folder.close().unwrap();
+        let refused = folder.keeper();
+        assert!(matches!(refused, Err(SandboxError::NotRunning)), "{refused:?}");
+        assert!(!folder.undo_dir.exists());
+    }
 }

@@ -1,18 +1,20 @@
 //! Undo, redo, and everything else that is about steps.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use codeagent_common::{
-    Change, RelPathBuf, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId, StepId,
-    StepInfo,
+    Change, ErrorCode, RelPathBuf, ResourceLimits, SafeguardConfig, SafeguardDecision, SafeguardId,
+    StepId, StepInfo,
 };
 use codeagent_interceptor::{
     ClosedStep, HistoryEntry, OnConflict, Preview, RestoreReport, RollbackReport,
 };
 use codeagent_worker::Request;
+use serde::de::DeserializeOwned;
 
-use super::folder::Keeper;
+use super::folder::{Folder, Keeper};
 use super::lane::Patience;
 use super::{Access, Active, Session};
 use crate::diff::{self, FileDiff};
@@ -133,11 +135,11 @@ impl Session {
         for keeper in turn.workers().iter().flatten() {
             let request = Request::BeginTransaction { label: label.into() };
             match keeper.client().call(request) {
-                Ok(step) => begun.push((keeper, step)),
+                Ok(step) => begun.push((Arc::clone(keeper), step)),
                 Err(error) => {
-                    for (keeper, _) in &begun {
-                        keeper.client().call::<StepId>(Request::RollbackTransaction)?;
-                    }
+                    let begun = begun.into_iter().map(|(keeper, _)| Ok(keeper));
+                    let _: Result<Vec<Option<StepId>>> =
+                        active.end_transaction(begun, &Request::RollbackTransaction);
                     return Err(error.into());
                 }
             }
@@ -146,20 +148,17 @@ impl Session {
         Ok(begun.into_iter().map(|(_, step)| step).collect())
     }
 
-    /// For each working directory, in their order.
-    pub fn commit(&self) -> Result<Vec<ClosedStep>> {
+    /// For each working directory that can be changed, in their order; `None` where it was not open any
+    /// more.
+    pub fn commit(&self) -> Result<Vec<Option<ClosedStep>>> {
         let active = self.active()?;
         let turn = active.take_turn(&Patience::of(PATIENCE))?;
-        let mut closed = Vec::new();
-        for keeper in turn.workers().iter().flatten() {
-            closed.push(keeper.client().call(Request::CommitTransaction)?);
-        }
-        active.in_transaction.store(false, Ordering::SeqCst);
-        Ok(closed)
+        let keepers = turn.workers().iter().flatten().cloned().map(Ok);
+        active.end_transaction(keepers, &Request::CommitTransaction)
     }
 
-    /// Takes back everything since [`Session::begin`].
-    pub fn rollback(&self) -> Result<Vec<StepId>> {
+    /// Takes back everything since [`Session::begin`], in the folders that [`Session::commit`] has.
+    pub fn rollback(&self) -> Result<Vec<Option<StepId>>> {
         let active = self.active()?;
         let _turn = active.take_turn(&Patience::of(PATIENCE))?;
         active.roll_back()
@@ -189,12 +188,47 @@ impl Session {
 }
 
 impl Active {
-    pub(super) fn roll_back(&self) -> Result<Vec<StepId>> {
-        let mut steps = Vec::new();
-        for keeper in self.keepers()?.into_iter().flatten() {
-            steps.push(keeper.client().call(Request::RollbackTransaction)?);
-        }
-        self.in_transaction.store(false, Ordering::SeqCst);
-        Ok(steps)
+    pub(super) fn roll_back(&self) -> Result<Vec<Option<StepId>>> {
+        let writable = self.folders.iter().filter(|folder| folder.access == Access::ReadWrite);
+        self.end_transaction(writable.map(Folder::keeper), &Request::RollbackTransaction)
     }
+
+    /// In all folders, whatever fails in one of them: nobody could end what is left in the others. The
+    /// first error comes back; in folders that it was about, the transaction may be open still.
+    fn end_transaction<T: DeserializeOwned>(
+        &self,
+        keepers: impl Iterator<Item = Result<Arc<Keeper>>>,
+        how: &Request,
+    ) -> Result<Vec<Option<T>>> {
+        let (mut ended, mut failed, mut over) = (Vec::new(), None, None);
+        let mut is_left = false;
+        for keeper in keepers {
+            let outcome = keeper.and_then(|keeper| {
+                let outcome = keeper.client().call(how.clone());
+                // If the worker is gone, the next one takes it back.
+                is_left |= outcome.is_err() && has_step(&keeper);
+                Ok(outcome?)
+            });
+            match outcome {
+                Ok(step) => ended.push(Some(step)),
+                // Somebody has ended it there, or the worker has died and with it the transaction.
+                Err(error) if error.code() == ErrorCode::NoStepOpen => {
+                    over = Some(error);
+                    ended.push(None);
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        self.in_transaction.store(is_left, Ordering::SeqCst);
+        match failed.or(over.filter(|_| ended.iter().all(Option::is_none))) {
+            Some(error) => Err(error),
+            None => Ok(ended),
+        }
+    }
+}
+
+/// While nobody has a step but the transaction.
+fn has_step(keeper: &Keeper) -> bool {
+    let open = keeper.client().status().ok().and_then(|status| status.open_step);
+    open.is_some_and(|step| !step.is_ambient())
 }

@@ -18,8 +18,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 pub(crate) struct Lane {
     taken: Mutex<bool>,
     free: Condvar,
-    /// The command whose turn it is, if it is a command that has it.
-    command: Mutex<Option<u64>>,
 }
 
 /// How to wait for a turn.
@@ -78,10 +76,6 @@ impl Lane {
         Ok(turn)
     }
 
-    pub(crate) fn command(&self) -> Option<u64> {
-        *self.command.lock()
-    }
-
     fn enter_here(&self, since: Instant, patience: &Patience<'_>) -> Result<Turn<'_>> {
         let mut taken = self.taken.lock();
         while *taken {
@@ -96,12 +90,6 @@ impl Lane {
 impl Turn<'_> {
     pub(crate) fn workers(&self) -> &Workers {
         &self.workers
-    }
-
-    /// Says which command has it.
-    pub(crate) fn of_command(self, command: u64) -> Self {
-        *self.lane.command.lock() = Some(command);
-        self
     }
 
     /// All or none: who had one and waited for another could wait for somebody who waits for him.
@@ -133,7 +121,6 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        *self.lane.command.lock() = None;
         self.give_back();
         *self.lane.taken.lock() = false;
         self.lane.free.notify_all();

@@ -215,6 +215,7 @@ impl Session {
             program: self.options.program.clone(),
             folder: &first.path,
             undo_dir: &first.undo_dir,
+            cancel,
         };
         // Nothing is made before everything that may be refused has been looked at.
         let Chosen { plan, passed_over } = choose(wanted)?;
@@ -298,11 +299,11 @@ impl Session {
             None => return Err(SandboxError::NotRunning),
         };
         self.end_commands();
-        if active.in_transaction.load(std::sync::atomic::Ordering::SeqCst) {
-            active.roll_back()?;
-        }
+        let mut outcome = match active.in_transaction.load(std::sync::atomic::Ordering::SeqCst) {
+            true => active.roll_back().map(drop),
+            false => Ok(()),
+        };
         active.executor.end();
-        let mut outcome = Ok(());
         for folder in &active.folders {
             outcome = outcome.and(folder.close());
         }

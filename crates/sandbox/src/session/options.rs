@@ -8,7 +8,7 @@ use codeagent_common::{
 };
 use codeagent_namespace::{Limits, View};
 use codeagent_network::Rule;
-use codeagent_vm::Accelerator;
+use codeagent_vm::{Accelerator, Backend};
 use serde::{Deserialize, Serialize};
 
 use crate::classify::Lists;
@@ -97,6 +97,8 @@ pub struct VmOptions {
     pub qemu: Option<PathBuf>,
     /// The best that works, if none is given.
     pub accelerator: Option<Accelerator>,
+    /// What carries the folders.
+    pub backend: Backend,
     pub memory_mib: u32,
     pub cpus: u32,
     pub boot_deadline: Duration,
@@ -108,6 +110,7 @@ impl Default for VmOptions {
             image: None,
             qemu: None,
             accelerator: None,
+            backend: Backend::default(),
             memory_mib: 2048,
             cpus: 2,
             boot_deadline: Duration::from_secs(60),

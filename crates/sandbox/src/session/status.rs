@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use codeagent_common::StepId;
 use codeagent_interceptor::StoreStatus;
 use codeagent_namespace::View;
+use codeagent_vm::Backend;
 use serde::Serialize;
 
 use super::folder::Keeper;
@@ -29,6 +30,8 @@ pub struct SessionStatus {
     /// What would have been better, and why it could not be had.
     pub passed_over: Vec<(Isolation, String)>,
     pub view: View,
+    /// What carries the folders, if there is a guest.
+    pub backend: Backend,
     pub commands: Vec<u64>,
     pub in_transaction: bool,
     pub directories: Vec<FolderStatus>,
@@ -78,6 +81,7 @@ impl Session {
             isolation: Some(active.executor.isolation()),
             passed_over: active.passed_over.clone(),
             view: self.options.view,
+            backend: self.options.vm.backend,
             commands,
             in_transaction: active.in_transaction.load(Ordering::SeqCst),
             directories,
@@ -90,6 +94,7 @@ impl Session {
             isolation: None,
             passed_over: vec![],
             view: self.options.view,
+            backend: self.options.vm.backend,
             commands: vec![],
             in_transaction: false,
             directories: vec![],

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Check, View, invalid_field};
 use crate::call::Call;
 use crate::failure::Outcome;
-use crate::values::{DirectoryRef, StepSummary, WirePath};
+use crate::values::{DeniedOperations, DirectoryRef, StepSummary, WirePath};
 
 pub trait AgentOperations: Send + Sync {
     /// Returns when the command has ended; what it writes are events meanwhile. When the call is
@@ -75,6 +75,11 @@ pub struct Executed {
     /// is what an undo brings back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changed_meanwhile: Vec<RelPathBuf>,
+    /// Refused, because a question about it was denied while a command ran in the background: of this
+    /// one, or of that. What else was done is kept. Without a command in the background a denial is an
+    /// error, `safeguard_denied`, and nothing is kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<DeniedOperations>,
 }
 
 /// Gives the configured coding agent something to do.
@@ -98,4 +103,7 @@ impl Check for AgentPrompt {
 pub struct Prompted {
     pub exit_code: Option<i32>,
     pub steps: Vec<StepSummary>,
+    /// As in the reply to `agent.execute`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub denied: Vec<DeniedOperations>,
 }

@@ -85,6 +85,7 @@ fn executed(exit_code: i32) -> Executed {
         not_undoable: None,
         refused_paths: vec![],
         changed_meanwhile: vec![],
+        denied: vec![],
     }
 }
 

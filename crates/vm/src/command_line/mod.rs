@@ -6,7 +6,7 @@ mod tests;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use codeagent_guest::{CONTROL_PORT, SETTINGS_NAME};
+use codeagent_guest::{CONTROL_PORT, SETTINGS_NAME, share_port};
 
 use crate::hardware::{
     Accelerator, Architecture, Endpoint, FileSource, Hardware, HostSystem, NetworkDevice,
@@ -116,7 +116,11 @@ impl Line {
         self.option("serial", "chardev:console");
         self.character_device("qmp", &hardware.qmp);
         self.option("mon", "chardev=qmp,mode=control");
-        self.option("device", "virtio-serial-pci");
+        // Whoever writes to a port hands it over himself: to have another thread of QEMU do it takes
+        // longer. And with a port more than there are, the guest looks through the queues of no others
+        // at each interrupt; the first one is not for us.
+        let ports = 2 + hardware.shares.len();
+        self.option("device", format!("virtio-serial-pci,ioeventfd=off,max_ports={ports}"));
         self.port("control", CONTROL_PORT, &hardware.control);
     }
 
@@ -142,7 +146,10 @@ impl Line {
             "driver=qcow2,node-name={ROOT_NODE},discard=unmap,file.driver=file,file.discard=unmap,file.filename="
         );
         self.option("blockdev", joined(node, name));
-        self.option("device", format!("virtio-blk-pci,drive={ROOT_NODE}"));
+        // A full disk of the host is an error for whoever writes in the guest. As it comes, QEMU would
+        // stop the machine, which nobody lets go on.
+        let errors = "werror=report,rerror=report";
+        self.option("device", format!("virtio-blk-pci,drive={ROOT_NODE},{errors}"));
     }
 
     /// The device announces no tag of its own: versions 7.1 to 8.0 of QEMU die of one.
@@ -157,7 +164,7 @@ impl Line {
                 self.option("device", device);
             }
             ShareTransport::Port(endpoint) => {
-                self.port(&id, &format!("codeagent.share.{}", share.tag), endpoint);
+                self.port(&id, &share_port(&share.tag), endpoint);
             }
         }
     }

@@ -109,6 +109,27 @@ impl GuestImage {
         Ok(())
     }
 
+    /// What is wrong with the files that a guest boots from. It takes a while to find out, so it is
+    /// asked only when no guest has come of them.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn damage(&self) -> Option<VmError> {
+        let manifest = &self.manifest;
+        let booted = [
+            (self.kernel(), &manifest.kernel_sha256),
+            (self.initramfs(), &manifest.initramfs_sha256),
+        ];
+        let reason =
+            booted.iter().find_map(|(file, expected)| match packages::sha256_of(file) {
+                Ok(found) if found == **expected => None,
+                Ok(_) => Some(format!(
+                    "{} is not as it was built; build it again with: sandbox guest build",
+                    file.display()
+                )),
+                Err(error) => Some(format!("{}: {error}", file.display())),
+            })?;
+        Some(VmError::ImageBroken { dir: self.dir.clone(), reason })
+    }
+
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -55,6 +55,8 @@ pub(crate) fn modules(purpose: ModulePurpose) -> &'static [&'static str] {
     match purpose {
         ModulePurpose::Base => &["virtio_pci", "virtio_console", "qemu_fw_cfg"],
         ModulePurpose::Shares => &["virtiofs"],
+        // The last one is for QEMU's own 9P, which ours is measured against.
+        ModulePurpose::Shares9p => &["9p", "9pnet_fd", "9pnet_virtio"],
         ModulePurpose::Disk => &["virtio_blk", "crc32c_generic", "ext4"],
         ModulePurpose::Network => &["virtio_net"],
     }
@@ -69,6 +71,10 @@ pub(crate) const MODULE_PATHS: &[&str] = &[
     "*/kernel/drivers/net/virtio_net.ko*",
     "*/kernel/drivers/net/net_failover.ko*",
     "*/kernel/net/core/*",
+    "*/kernel/net/9p/*",
+    "*/kernel/fs/9p/*",
+    "*/kernel/fs/fscache/*",
+    "*/kernel/fs/netfs/*",
     "*/kernel/fs/fuse/*",
     "*/kernel/fs/ext4/*",
     "*/kernel/fs/jbd2/*",

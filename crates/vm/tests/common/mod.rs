@@ -191,6 +191,11 @@ pub(crate) fn traced_qemu(dir: &Path, hangs_with_kvm: bool) -> PathBuf {
     let pid = dir.join("pid");
     let script =
         format!("#!/bin/sh\n{hang}echo $$ > '{}'\nexec qemu-system-x86_64 \"$@\"\n", pid.display());
+    program_of(dir, &script)
+}
+
+/// A script that plays QEMU.
+pub(crate) fn program_of(dir: &Path, script: &str) -> PathBuf {
     let qemu = dir.join("qemu");
     std::fs::write(&qemu, script).unwrap();
     std::fs::set_permissions(&qemu, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

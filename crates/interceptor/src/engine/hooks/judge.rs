@@ -27,8 +27,9 @@ impl UndoEngine {
             return Ok(());
         };
         let config = self.safeguards.read();
-        match step.safeguards.lock().on_delete(&config, step.id, path, 1) {
-            Some(question) => Err(Stop::Ask(question)),
+        let mut safeguards = step.safeguards.lock();
+        match safeguards.on_delete(&config, step.id, path, 1) {
+            Some(question) => Err(safeguards.stop(step.id, question)),
             None => Ok(()),
         }
     }
@@ -42,8 +43,9 @@ impl UndoEngine {
             return Ok(());
         };
         let config = self.safeguards.read();
-        match step.safeguards.lock().on_rename_over(&config, step.id, to) {
-            Some(question) => Err(Stop::Ask(question)),
+        let mut safeguards = step.safeguards.lock();
+        match safeguards.on_rename_over(&config, step.id, to) {
+            Some(question) => Err(safeguards.stop(step.id, question)),
             None => Ok(()),
         }
     }
@@ -66,8 +68,9 @@ impl UndoEngine {
             return Ok(());
         };
         let config = self.safeguards.read();
-        match step.safeguards.lock().on_overwrite(&config, step.id, path, size) {
-            Some(question) => Err(Stop::Ask(question)),
+        let mut safeguards = step.safeguards.lock();
+        match safeguards.on_overwrite(&config, step.id, path, size) {
+            Some(question) => Err(safeguards.stop(step.id, question)),
             None => Ok(()),
         }
     }

@@ -159,34 +159,47 @@ impl UndoEngine {
             if self.ambient_expired(step, now) {
                 return None;
             }
-            step.note_activity(now);
+            // What it refuses is asked about again some time.
+            if !step.refuses.load(std::sync::atomic::Ordering::Relaxed) {
+                step.note_activity(now);
+            }
         }
         Some(step)
     }
 
-    /// Puts the question to whoever listens and waits. A denial undoes the step.
+    /// Puts the question to whoever listens and waits. A denial undoes the step, or if it is shared
+    /// refuses what was asked about.
     pub(super) fn ask(&self, step: StepId, question: Question) -> Result<()> {
-        let kind = question.kind;
-        let Some(request) = self.desk.open(step, question) else {
+        let (kind, refused) = (question.kind, question.refused());
+        let of_step = |open: &OpenStep| open.id == step && open.shared;
+        let shared = self.state.read().open.as_ref().is_some_and(of_step);
+        let Some(request) = self.desk.open((step, shared), question) else {
             return Ok(()); // somebody else asked first: wait for their answer, then look again
         };
-        let denial = Denial { safeguard: request.id, asked: request.message.clone() };
+        let (question, asked) = (request.id, request.message.clone());
+        let denial = Denial { safeguard: question, asked };
         let _closing = CloseOnDrop(&self.desk);
         self.config.events.event(EngineEvent::SafeguardTriggered(request));
         let timeout = self.safeguards.read().timeout;
-        let decision = self.desk.decision(timeout);
-        match decision {
+        let (decision, in_time) = self.desk.decision(timeout);
+        let (outcome, refused) = match decision {
             SafeguardDecision::Allow => {
                 if let Some(open) = self.state.read().open.as_ref().filter(|open| open.id == step) {
                     open.safeguards.lock().allowed.insert(kind);
                 }
-                Ok(())
+                (Ok(()), None)
             }
             SafeguardDecision::Deny => {
                 let error = denial.error(step);
-                self.deny_open_step(step, denial).and(Err(error))
+                match self.deny_open_step(step, denial, refused) {
+                    Ok(refusal) => (Err(error), refusal),
+                    Err(failed) => (Err(failed), None),
+                }
             }
-        }
+        };
+        let decided = EngineEvent::SafeguardDecided { question, step, decision, in_time, refused };
+        self.config.events.event(decided);
+        outcome
     }
 
     fn attempt<'e>(

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use codeagent_common::{CancelToken, StepId};
 use codeagent_control::{Exec, Line, LineError, Order, Outcome, Stream};
+use codeagent_p9::linux::NinePOptions;
 use codeagent_virtiofs::{GuestOptions, Owners, connection};
-use codeagent_vm::{DeathWatch, Machine, Progress, Share, ShareServer};
+use codeagent_vm::{Backend, DeathWatch, Machine, Progress, Share, ShareServer};
 use parking_lot::Mutex;
 
 use super::plan::VmPlan;
@@ -20,6 +21,8 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How soon it is noticed that a folder is not served any more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// From the moment a guest falls silent until it is known how QEMU ended.
+const OBITUARY: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Guest {
@@ -27,6 +30,8 @@ pub(super) struct Guest {
     /// `None`: it was ended.
     machine: Mutex<Option<Machine>>,
     death: DeathWatch,
+    /// Why we ended it, before its time.
+    given_up: Mutex<Option<String>>,
     about: String,
     /// The processes that serve its folders, in their order.
     workers: Vec<u32>,
@@ -59,11 +64,15 @@ impl Guest {
         .map_err(no_guest)?;
         let line = Line::over(machine.control())
             .map_err(SandboxError::doing("cannot talk to the guest"))?;
-        line.wait_until_ready(HELLO_PATIENCE)
-            .map_err(|error| SandboxError::CommandLost(error.to_string()))?;
+        line.wait_until_ready(HELLO_PATIENCE).map_err(|error| {
+            let death = machine.death().wait_for(OBITUARY);
+            let reason = death.map_or_else(|| error.to_string(), |death| death.to_string());
+            SandboxError::CommandLost(format!("the guest was lost: {reason}"))
+        })?;
         Ok(Self {
             line,
             death: machine.death(),
+            given_up: Mutex::new(None),
             about: format!("QEMU {}, {}", machine.qemu().version, machine.accelerator()),
             machine: Mutex::new(Some(machine)),
             workers,
@@ -84,7 +93,7 @@ impl Guest {
             workers.push(folder.worker.hello()?.pid);
         }
         let served = workers == self.workers;
-        Ok((!served).then(|| "a worker that served its folders is gone".into()))
+        Ok((!served).then(|| FOLDER_LOST.into()))
     }
 
     pub(super) fn run(
@@ -104,7 +113,7 @@ impl Guest {
             scope.spawn(move || {
                 while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                     if folders.iter().any(|folder| folder.worker.is_gone()) {
-                        self.end_at_once();
+                        self.give_up(FOLDER_LOST);
                         return;
                     }
                 }
@@ -119,8 +128,16 @@ impl Guest {
         self.about.clone()
     }
 
+    /// Why it has ended, if it has.
     pub(super) fn death(&self) -> Option<String> {
-        self.death.death().map(|death| death.to_string())
+        let given_up = self.given_up.lock().clone();
+        given_up.or_else(|| self.death.death().map(|death| death.to_string()))
+    }
+
+    /// The same, where something has just shown that it probably has: QEMU may still be ending.
+    pub(super) fn obituary(&self) -> Option<String> {
+        let given_up = self.given_up.lock().clone();
+        given_up.or_else(|| self.death.wait_for(OBITUARY).map(|death| death.to_string()))
     }
 
     /// A question is open anyway: without this it holds what it is about, and nothing else.
@@ -131,18 +148,27 @@ impl Guest {
         }
     }
 
+    /// One that cannot go on is given up: everybody in it would wait for ever.
     pub(super) fn resume(&self) {
-        if let Some(machine) = &*self.machine.lock() {
-            let _ = machine.resume(); // it has died meanwhile
+        let resumed = self.machine.lock().as_ref().map(Machine::resume);
+        if let Some(Err(error)) = resumed
+            // Or it has died meanwhile.
+            && self.obituary().is_none()
+        {
+            self.give_up(&format!("it could not be resumed: {error}"));
         }
-        let _ = self.line.go_on(); // likewise
+        let _ = self.line.go_on(); // or it has died meanwhile
     }
 
     pub(super) fn notify_rollback(&self, step: StepId) {
         let _ = self.line.notify_rollback(step); // it has died meanwhile
     }
 
-    pub(super) fn end_at_once(&self) {
+    /// Ends it at once. The first reason is told, unless it has died by itself.
+    pub(super) fn give_up(&self, reason: &str) {
+        if self.death.death().is_none() {
+            self.given_up.lock().get_or_insert_with(|| reason.to_owned());
+        }
         drop(self.machine.lock().take());
     }
 
@@ -153,6 +179,7 @@ impl Guest {
     }
 }
 
+const FOLDER_LOST: &str = "a worker that served its folders is gone";
 const NO_NETWORK: &str = "cannot open the way to the network";
 
 /// A folder, and the process that serves it.
@@ -161,18 +188,33 @@ fn share(plan: &VmPlan, nth: usize, folder: &SharedFolder<'_>) -> Result<(Share,
     if held.read_only != folder.read_only {
         return Err(held_otherwise(folder, held.pid));
     }
-    let what = "cannot connect a folder to the guest";
-    let (listener, stream): (_, UnixStream) =
-        connection(&plan.state_dir).map_err(SandboxError::doing(what))?;
-    let options = GuestOptions { owners: Some(Owners::this_user()) };
-    folder.worker.attach(&listener, None, options.encode())?;
+    let stream = connect(plan, folder)?;
     let share = Share {
         tag: format!("folder{nth}"),
         path: folder.path.into(),
         read_only: folder.read_only,
+        backend: plan.backend(),
         server: ShareServer::Connected(stream.into()),
     };
     Ok((share, held.pid))
+}
+
+/// The end for QEMU; the worker serves the other.
+fn connect(plan: &VmPlan, folder: &SharedFolder<'_>) -> Result<UnixStream> {
+    let failed = |error| SandboxError::doing("cannot connect a folder to the guest")(error);
+    let owners = Some(Owners::this_user());
+    match plan.backend() {
+        Backend::Virtiofs => {
+            let (listener, stream) = connection(&plan.state_dir).map_err(failed)?;
+            folder.worker.attach(&listener, None, GuestOptions { owners }.encode())?;
+            Ok(stream)
+        }
+        Backend::NineP => {
+            let (ours, stream) = UnixStream::pair().map_err(failed)?;
+            folder.worker.attach(&ours, None, NinePOptions { owners }.encode())?;
+            Ok(stream)
+        }
+    }
 }
 
 /// Whoever holds a folder decides what can be written to it: root in a guest makes little of how it

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use codeagent_common::{CancelToken, StepId};
-use codeagent_control::{LineError, Outcome};
+use codeagent_control::{Leftovers, LineError, Outcome};
 use codeagent_namespace::{Steps, View};
 use parking_lot::Mutex;
 
 use super::{Executor, Isolation, Ran, SharedFolder, Work};
 use crate::error::{Result, SandboxError, lost};
 use guest::Guest;
-pub(crate) use plan::{GuestNetwork, VmPlan, facts};
+pub(crate) use plan::{GuestNetwork, VmPlan, facts, forget_verdicts};
 use standstill::{GoingOn, Standstill};
 
 /// How soon somebody who waits for a guest notices that he is not to wait any more.
@@ -68,7 +68,7 @@ impl VmExecutor {
                 Some(reason) => {
                     warn(format!("the guest is started again: {reason}"));
                     // With it goes whatever still runs in it.
-                    self.give_up(&guest);
+                    self.give_up(&guest, &reason);
                 }
             }
         }
@@ -82,8 +82,8 @@ impl VmExecutor {
     }
 
     /// Whatever still runs in it must not write to the folders any more.
-    fn give_up(&self, guest: &Arc<Guest>) {
-        guest.end_at_once();
+    fn give_up(&self, guest: &Arc<Guest>, reason: &str) {
+        guest.give_up(reason);
         let mut current = self.guest.lock();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, guest)) {
             *current = None;
@@ -108,26 +108,36 @@ impl Executor for VmExecutor {
     fn run(&self, work: Work<'_>) -> Result<Ran> {
         let guest = self.guest(work.shared, work.warn, work.cancel)?;
         let steps = match work.background {
-            true => Steps::ambient(work.folders),
+            true => Steps::ambient(work.folders)?,
             false => Steps::open(work.folders, &work.exec.label(), View::Live)?,
         };
-        let (exec, orders, output) = (work.exec, work.orders, work.output);
+        let (mut exec, orders, output) = (work.exec, work.orders, work.output);
+        // There is one guest for all commands: what outlived one would write into others' steps.
+        exec.leftovers = Leftovers::Kill;
         let ran = guest.watched(work.shared, || guest.run(exec, orders, output));
         let outcome = match ran {
             Ok(outcome @ Outcome::Completed { .. }) => outcome,
             Ok(Outcome::NotStarted { code, message }) => {
-                return Err(lost(Outcome::NotStarted { code, message }));
+                let not_started = lost(Outcome::NotStarted { code, message });
+                return Err(not_started.but_kept(steps.abort_unbegun(work.folders)));
             }
             other => {
-                // Before the steps are taken back.
-                let reason = guest.death().unwrap_or_else(|| match other {
+                let silence = match &other {
                     Ok(Outcome::Unresponsive) => "it did not end the command".into(),
                     Ok(_) => "it does not answer".into(),
                     Err(LineError::Control(error)) => error.to_string(),
                     Err(LineError::Io(error)) => error.to_string(),
-                });
-                self.give_up(&guest);
-                return Err(SandboxError::CommandLost(format!("the guest was lost: {reason}")));
+                };
+                // One that is only slow is not dying.
+                let reason = match other {
+                    Ok(Outcome::Unresponsive) => guest.death(),
+                    _ => guest.obituary(),
+                }
+                .unwrap_or(silence);
+                // Before the steps are given up.
+                self.give_up(&guest, &reason);
+                let lost = SandboxError::CommandLost(format!("the guest was lost: {reason}"));
+                return Err(lost.but_kept(steps.abort(work.folders)));
             }
         };
         let ended = Instant::now();
@@ -161,7 +171,7 @@ impl Executor for VmExecutor {
         match going_on {
             GoingOn::Answered => guest.resume(),
             // Whoever waits in it would wait for ever.
-            GoingOn::Stuck => self.give_up(&guest),
+            GoingOn::Stuck => self.give_up(&guest, "what it asked for does not come to an end"),
         }
     }
 

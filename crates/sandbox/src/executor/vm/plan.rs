@@ -6,15 +6,16 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use codeagent_common::CancelToken;
 use codeagent_network::Gate;
 use codeagent_network::link;
 use codeagent_vm::image::Flavour;
 use codeagent_vm::{
-    Accelerator, AcceleratorChoice, Address, Architecture, Disk, Fact, FactsRequest, GuestImage,
-    GuestUser, Link, MachineConfig, Network, Qemu, VmError,
+    Accelerator, AcceleratorChoice, Address, Architecture, Backend, Disk, Fact, FactsRequest,
+    GuestImage, GuestUser, Link, MachineConfig, Network, Qemu, VmError,
 };
 
-use crate::error::Result;
+use crate::error::{Result, SandboxError};
 use crate::places;
 use crate::session::VmOptions;
 
@@ -53,27 +54,36 @@ impl VmPlan {
             .recursive(true)
             .mode(0o700)
             .create(&state_dir)
-            .map_err(crate::SandboxError::doing("cannot make a place for the guest"))?;
+            .map_err(SandboxError::doing("cannot make a place for the guest"))?;
         let program = program.unwrap_or_else(|| "/proc/self/exe".into());
         Ok(Self { image, options, persistent, network, program, state_dir })
     }
 
     /// Why a guest would be slow; to find out may take a trial, once for each boot of the machine.
-    pub(crate) fn lacks_acceleration(&self) -> Option<String> {
+    pub(crate) fn lacks_acceleration(&self, cancel: &CancelToken) -> Result<Option<String>> {
         match self.options.accelerator {
-            Some(Accelerator::Tcg) => return Some("it would be emulated, as configured".into()),
-            Some(_) => return None,
+            Some(Accelerator::Tcg) => {
+                return Ok(Some("it would be emulated, as configured".into()));
+            }
+            Some(_) => return Ok(None),
             None => {}
         }
-        let config = match self.machine() {
+        let mut config = match self.machine() {
             Ok(config) => config,
-            Err(error) => return Some(error.to_string()),
+            Err(error) => return Ok(Some(error.to_string())),
         };
-        match codeagent_vm::accelerator(&config) {
+        config.cancel = cancel.clone();
+        Ok(match codeagent_vm::accelerator(&config) {
             Ok(Accelerator::Tcg) => Some("no accelerator works here, and it would be slow".into()),
             Ok(_) => None,
+            Err(VmError::Cancelled) => return Err(SandboxError::Cancelled),
             Err(error) => Some(error.to_string()),
-        }
+        })
+    }
+
+    /// What carries the folders.
+    pub(crate) fn backend(&self) -> Backend {
+        self.options.backend
     }
 
     /// Without folders and network.
@@ -154,6 +164,11 @@ pub(super) fn disk_in(state_dir: &Path) -> PathBuf {
 
 fn verdicts_dir() -> Option<PathBuf> {
     places::own_dir()
+}
+
+/// The next start tries out every accelerator again.
+pub(crate) fn forget_verdicts() -> io::Result<()> {
+    verdicts_dir().map_or(Ok(()), |dir| codeagent_vm::forget_verdicts(&dir))
 }
 
 /// What this machine offers to guests.

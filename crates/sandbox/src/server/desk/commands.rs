@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use codeagent_common::{ByteString, CancelToken, ErrorCode, RelPathBuf};
 use codeagent_control::{Cause, Order, Stream};
 use codeagent_stdio::operations::{AgentExecute, AgentPrompt, Executed, Prompted};
-use codeagent_stdio::{Failure, Outcome, OutputStream, RequestId, StepSummary};
+use codeagent_stdio::{DeniedOperations, Failure, Outcome, OutputStream, RequestId, StepSummary};
 
 use super::{Desk, failure, summary, view_of, within};
-use crate::session::{CommandReport, CommandRequest, Session};
+use crate::session::{CommandReport, CommandRequest, Directory, Session};
 
 /// Something that a command wrote.
 pub(crate) struct Said {
@@ -49,6 +49,7 @@ impl Desk {
             not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
             changed_meanwhile: changed_meanwhile(&report),
+            denied: denied(&report),
         })
     }
 
@@ -69,6 +70,7 @@ impl Desk {
         Ok(Prompted {
             exit_code: (report.cause == Cause::Exited).then_some(report.exit_code),
             steps: steps(&session, &report),
+            denied: denied(&report),
         })
     }
 
@@ -123,6 +125,21 @@ pub(crate) fn steps(session: &Session, report: &CommandReport) -> Vec<StepSummar
 /// What somebody else changed while the command ran, and the command as well.
 pub(crate) fn changed_meanwhile(report: &CommandReport) -> Vec<RelPathBuf> {
     report.directories.iter().flat_map(|directory| &directory.changed_meanwhile).cloned().collect()
+}
+
+/// What was refused because somebody said no, in folders in which something is kept nevertheless.
+pub(crate) fn denied(report: &CommandReport) -> Vec<DeniedOperations> {
+    let of = |directory: &Directory| {
+        let label = directory.directory.clone();
+        directory.denied.clone().into_iter().map(move |refusal| DeniedOperations {
+            directory: label.clone(),
+            kind: refusal.kind,
+            question: refusal.asked,
+            count: refusal.count,
+            paths: refusal.sample_paths,
+        })
+    };
+    report.directories.iter().flat_map(of).collect()
 }
 
 pub(crate) fn refused_paths(report: &CommandReport) -> Vec<RelPathBuf> {

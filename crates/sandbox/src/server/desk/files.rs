@@ -1,11 +1,13 @@
 //! `fs.*`
 
 use codeagent_common::ByteString;
+use codeagent_namespace::View;
 use codeagent_stdio::operations::{
     FileContent, FsList, FsRead, FsStatus, FsStatusQuery, Listing, ListingEntry,
 };
 use codeagent_stdio::{Failure, Outcome};
 use codeagent_tools::{Folder, ToolError};
+use codeagent_vm::Backend;
 
 use super::{Desk, failure, within};
 use crate::error::SandboxError;
@@ -49,12 +51,22 @@ impl Desk {
     pub(crate) fn fs_status(&self, request: FsStatusQuery) -> Outcome<FsStatus> {
         let (session, _) = self.directory(request.directory.as_ref())?;
         let status = session.status().map_err(failure)?;
-        let backend = match (status.isolation, status.view) {
-            (Some(Isolation::Host) | None, _) => "none",
-            (_, codeagent_namespace::View::Transactional) => "overlay",
-            (_, codeagent_namespace::View::Live) => "fuse",
-        };
-        Ok(FsStatus { backend: backend.to_owned(), warnings: vec![] })
+        let backend = front_end(status.isolation, status.view, status.backend).to_owned();
+        Ok(FsStatus { backend, warnings: vec![] })
+    }
+}
+
+/// What commands see the folders through.
+pub(crate) fn front_end(
+    isolation: Option<Isolation>,
+    view: View,
+    backend: Backend,
+) -> &'static str {
+    match (isolation, view) {
+        (Some(Isolation::Host) | None, _) => "none",
+        (Some(Isolation::Vm), _) => backend.name(),
+        (Some(Isolation::Namespace), View::Transactional) => "overlay",
+        (Some(Isolation::Namespace), View::Live) => "fuse",
     }
 }
 
@@ -65,4 +77,20 @@ pub(crate) fn open(folder: &FolderInfo) -> Outcome<Folder> {
 
 fn refused(error: ToolError) -> Failure {
     Failure::new(error.code(), error.to_string()).hinted(error.hint())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_commands_see_the_folders_through_has_a_name() {
+        let views = [View::Transactional, View::Live];
+        let named = |isolation| views.map(|view| front_end(isolation, view, Backend::Virtiofs));
+        assert_eq!(named(Some(Isolation::Vm)), ["virtiofs"; 2]);
+        assert_eq!(front_end(Some(Isolation::Vm), View::Live, Backend::NineP), "9p");
+        assert_eq!(named(Some(Isolation::Namespace)), ["overlay", "fuse"]);
+        assert_eq!(named(Some(Isolation::Host)), ["none"; 2]);
+        assert_eq!(named(None), ["none"; 2]);
+    }
 }

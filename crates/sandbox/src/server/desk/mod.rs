@@ -19,7 +19,7 @@ use codeagent_stdio::{
 };
 use parking_lot::Mutex;
 
-pub(crate) use commands::{Said, changed_meanwhile, refused_paths, steps};
+pub(crate) use commands::{Said, changed_meanwhile, denied, refused_paths, steps};
 pub(crate) use files::open;
 pub(crate) use session::{isolation, view_of, warnings};
 

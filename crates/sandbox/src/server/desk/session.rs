@@ -221,11 +221,7 @@ pub(crate) fn warnings(status: &OurStatus) -> Vec<String> {
 
 fn directory(folder: &FolderStatus, status: &OurStatus) -> DirectoryStatus {
     let store = &folder.store;
-    let backend = match (status.isolation, status.view) {
-        (Some(OurIsolation::Host) | None, _) => "none",
-        (_, codeagent_namespace::View::Transactional) => "overlay",
-        (_, codeagent_namespace::View::Live) => "fuse",
-    };
+    let backend = super::files::front_end(status.isolation, status.view, status.backend);
     let undo = UndoStatus {
         undo_directory: folder.undo_dir.display().to_string(),
         steps: store.steps as u64,

@@ -1,6 +1,6 @@
 //! `step.*`: a transaction spans all working directories; the answer is about the one that is named.
 
-use codeagent_interceptor::ClosedStep;
+use codeagent_interceptor::{ClosedStep, UndoError};
 use codeagent_stdio::operations::{StepBegin, StepBegun, StepCommit, StepCommitted, StepRollback};
 use codeagent_stdio::{DirectoryRef, Outcome};
 
@@ -10,8 +10,10 @@ use crate::session::{Access, FolderInfo, Session};
 
 impl Desk {
     pub(crate) fn begin_step(&self, request: StepBegin) -> Outcome<StepBegun> {
-        self.transact(request.directory.as_ref(), |session| session.begin(&request.label))
-            .map(|(step_id, ..)| StepBegun { step_id })
+        let begin = |session: &Session| -> crate::Result<Vec<_>> {
+            Ok(session.begin(&request.label)?.into_iter().map(Some).collect())
+        };
+        self.transact(request.directory.as_ref(), begin).map(|(step_id, ..)| StepBegun { step_id })
     }
 
     pub(crate) fn commit_step(&self, request: StepCommit) -> Outcome<StepCommitted> {
@@ -32,7 +34,7 @@ impl Desk {
     fn transact<T>(
         &self,
         directory: Option<&DirectoryRef>,
-        transact: impl FnOnce(&Session) -> crate::Result<Vec<T>>,
+        transact: impl FnOnce(&Session) -> crate::Result<Vec<Option<T>>>,
     ) -> Outcome<(T, std::sync::Arc<Session>, FolderInfo)> {
         let (session, folder) = self.directory(directory)?;
         let folders = session.folders().map_err(failure)?;
@@ -41,6 +43,9 @@ impl Desk {
             .position(|other| other.label == folder.label)
             .ok_or_else(|| failure(SandboxError::ReadOnly(folder.path.clone())))?;
         let mut outcomes = transact(&session).map_err(failure)?;
-        Ok((outcomes.swap_remove(nth), session, folder))
+        match outcomes.swap_remove(nth) {
+            Some(outcome) => Ok((outcome, session, folder)),
+            None => Err(failure(UndoError::NoStepOpen.into())),
+        }
     }
 }

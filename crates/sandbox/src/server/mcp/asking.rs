@@ -18,7 +18,6 @@ type Open = Arc<Mutex<HashMap<(String, SafeguardId), OpenQuestion>>>;
 pub(super) struct Asks {
     /// The number of the command, or of the change.
     pub(super) command: u64,
-    pub(super) in_background: bool,
     /// What it is called instead of by the number of its step: if it is tried again when the answer
     /// is there, that is another step.
     pub(super) name: Option<String>,
@@ -50,7 +49,7 @@ impl Asking {
         }
         let open = Open::default();
         let (of_hub, call, settles) = (Arc::downgrade(hub), call.clone(), Arc::clone(&open));
-        let role = Role::Agent { command: asks.command, in_background: asks.in_background };
+        let role = Role::Agent { command: asks.command };
         let listening = hub.listen(role, move |heard| match heard {
             Heard::Question(question) => {
                 if let Some(hub) = of_hub.upgrade() {

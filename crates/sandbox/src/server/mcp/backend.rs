@@ -19,7 +19,8 @@ use codeagent_tools::{Folder, WritePlan};
 use super::asking::{Asking, Asks};
 use super::end_mark::EndMark;
 use crate::server::desk::{
-    Desk, changed_meanwhile, failure, isolation, open, refused_paths, steps, summary, warnings,
+    Desk, changed_meanwhile, denied, failure, isolation, open, refused_paths, steps, summary,
+    warnings,
 };
 use crate::server::hub::Hub;
 use crate::session::{CommandRequest, FileChange, FolderInfo, Session};
@@ -84,7 +85,7 @@ impl Backend for Agents {
         let mut asking = None;
         let name = Some(label.clone());
         let begins = |command| {
-            let asks = Asks { command, in_background: false, name };
+            let asks = Asks { command, name };
             asking = Asking::start(&self.desk.hub, call, asks);
         };
         let closed = session.change_files_announced(&label, &[change], begins).map_err(failure)?;
@@ -110,7 +111,7 @@ impl Backend for Agents {
         let before = if request.background { ambient_steps(&session) } else { vec![] };
         let mut asking = None;
         let begins = |command| {
-            let asks = Asks { command, in_background: request.background, name: None };
+            let asks = Asks { command, name: None };
             asking = Asking::start(&self.desk.hub, call, asks);
         };
         let report = self.desk.run(&session, &command, None, asked, begins, |said| {
@@ -136,6 +137,7 @@ impl Backend for Agents {
             not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
             changed_meanwhile: changed_meanwhile(&report),
+            denied: denied(&report),
         })
     }
 
