@@ -321,3 +321,20 @@ fn exit_codes_and_signals_are_told_apart() {
         other => panic!("{other:?}"),
     }
 }
+
+/// What is left of it may change files while others have steps.
+#[test]
+fn a_command_whose_processes_cannot_be_ended_counts_as_running_still() {
+    let mut desk = desk();
+    let id = desk.exec("make");
+    desk.receive(started(id));
+    desk.host.cancel(id, desk.now).unwrap();
+    desk.events();
+    let (code, message) = (ShimErrorCode::ProcessesRemain, "two of them".to_owned());
+    desk.receive(ShimMessage::Error { id: Some(id), code, message });
+    assert!(matches!(desk.events()[..], [Event::Ended { outcome: Outcome::Unresponsive, .. }]));
+    // That it is over by its own account changes nothing.
+    desk.receive(completed(id, 0));
+    let message = "step_completed";
+    assert_violation(&desk.events(), Violation::UnknownCommand { message, id });
+}

@@ -310,6 +310,30 @@ fn a_shared_transaction_is_rolled_back_when_somebody_wants_that_and_can_be_redon
     assert_tree_eq(&after, &bench.snapshot());
 }
 
+/// A no to one command of a transaction is no answer to what the next one asks.
+#[test]
+fn each_command_of_a_shared_transaction_is_asked_about_anew() {
+    let (bench, events) = bench(deletes());
+    bench.engine.begin_transaction("an attempt").unwrap();
+    bench.engine.begin_background();
+    bench.engine.open_step(StepRequest::command("rm")).unwrap();
+    let (refused, asked) = answering(&bench, &events, Deny, |fs| {
+        delete(fs, 0).unwrap();
+        delete(fs, 1).unwrap();
+        [delete(fs, 2), delete(fs, 3)]
+    });
+    refused.into_iter().for_each(|refused| assert_errno(refused, Errno::PERM));
+    assert_eq!(asked, [true], "once for the whole command");
+    let closed = bench.engine.close_step(Some(1)).unwrap();
+    assert!(matches!(&closed, ClosedStep::Joined { denied, .. } if denied[0].count == 2));
+    bench.engine.open_step(StepRequest::command("rm, and this time really")).unwrap();
+    let (removed, asked) = answering(&bench, &events, Allow, |fs| delete(fs, 2));
+    removed.unwrap();
+    assert_eq!(asked, [true]);
+    let closed = bench.engine.close_step(Some(0)).unwrap();
+    assert!(matches!(&closed, ClosedStep::Joined { denied, .. } if denied.is_empty()));
+}
+
 /// Its session has died: nobody has decided anything.
 #[test]
 fn a_shared_transaction_that_nobody_ends_is_kept() {

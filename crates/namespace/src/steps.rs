@@ -231,22 +231,25 @@ impl<'w> Step<'w> {
                 adopted
             }
             None => {
-                self.wait_until_detached()?;
-                // Nobody writes through a mount that has gone with the command.
-                let quiet = if self.attachment.is_some() { Duration::ZERO } else { QUIET };
-                let quiescence = Request::WaitUntilQuiet { quiet, timeout: QUIESCENCE_LIMIT };
-                self.worker.call::<bool>(quiescence)?;
+                self.wait_until_quiet()?;
                 Ok(OverlayReport::default())
             }
         }
     }
 
-    /// A mount goes with the last process that sees it, a moment after that.
-    fn wait_until_detached(&self) -> Result<(), WorkerError> {
-        if let Some(attachment) = self.attachment {
-            self.worker.wait_until_detached(attachment, DETACH_PATIENCE)?;
-        }
-        Ok(())
+    /// Until what is on its way has been done. A mount goes with the last process that sees it, a
+    /// moment after that, and nobody writes through one that has gone; but what a guest has handed
+    /// over is done even if that guest has died.
+    fn wait_until_quiet(&self) -> Result<(), WorkerError> {
+        let quiet = match self.attachment {
+            Some(attachment) => {
+                self.worker.wait_until_detached(attachment, DETACH_PATIENCE)?;
+                Duration::ZERO
+            }
+            None => QUIET,
+        };
+        let quiescence = Request::WaitUntilQuiet { quiet, timeout: QUIESCENCE_LIMIT };
+        self.worker.call::<bool>(quiescence).map(drop)
     }
 
     fn close(&mut self, exit_code: Option<i32>) -> Result<ClosedStep, WorkerError> {
@@ -266,7 +269,8 @@ impl<'w> Step<'w> {
         let is_staged = self.staging.is_some();
         match self.staging.take() {
             Some(staging) => drop(self.worker.drop_staged(staging.number)),
-            None => drop(self.wait_until_detached()),
+            // What came later would be in no step, or in somebody else's.
+            None => drop(self.wait_until_quiet()),
         }
         let id = self.id?;
         match self.worker.abort_step() {

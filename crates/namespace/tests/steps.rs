@@ -117,6 +117,27 @@ fn late_writes_hold_the_step_open_and_belong_to_it() {
     assert_tree_eq(&before, &stage.workspace.snapshot());
 }
 
+/// As what a guest had handed over when it died.
+#[test]
+fn what_is_on_its_way_when_a_command_is_given_up_is_taken_back_with_it() {
+    let stage = Stage::new();
+    let before = stage.workspace.snapshot();
+    let steps = stage.open();
+    stage.write("new.txt");
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            for number in 0..20 {
+                std::thread::sleep(QUIET / 4);
+                stage.write(&format!("late{number}.txt"));
+            }
+        });
+        assert!(steps.abort(&stage.folders()).is_empty());
+        assert!(late.is_finished());
+    });
+    assert_tree_eq(&before, &stage.workspace.snapshot());
+    assert_eq!(stage.kinds(), []);
+}
+
 /// CC-10: one that is on its way, for as long as that takes.
 #[test]
 fn an_operation_under_way_holds_the_step_open_and_belongs_to_it() {

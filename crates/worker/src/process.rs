@@ -276,6 +276,7 @@ impl Life {
                 Err(error) => server.clients.tell(warning(&error)),
             }
             for attachment in attached.take_ended() {
+                server.turns.detached(attachment, &server.engine);
                 server.clients.tell(Event::Detached { attachment });
             }
             attached.rest();

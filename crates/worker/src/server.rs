@@ -297,9 +297,7 @@ impl Server {
             Request::OpenStep(step) => {
                 self.turns.admit(connection)?;
                 let id = engine.open_step(step)?;
-                if peer == Peer::Owner {
-                    *self.owners_step.lock() = Some(id);
-                }
+                self.note_owners(peer, id);
                 self.turns.opened(connection, id);
                 reply(&id)
             }
@@ -326,6 +324,7 @@ impl Server {
                 self.turns.admit(connection)?;
                 self.turns.admit_transaction(connection, self.owner.as_deref())?;
                 let id = engine.begin_transaction(label)?;
+                self.note_owners(peer, id);
                 self.turns.began_transaction(connection, id);
                 reply(&id)
             }
@@ -407,6 +406,12 @@ impl Server {
                 self.owner(peer)?.shut_down(patience);
                 reply(&self.nobody_else_is_at_work())
             }
+        }
+    }
+
+    fn note_owners(&self, peer: Peer, step: StepId) {
+        if peer == Peer::Owner {
+            *self.owners_step.lock() = Some(step);
         }
     }
 

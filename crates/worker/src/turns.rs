@@ -3,13 +3,13 @@
 //! the worker is at work, the worker stays.
 //!
 //! Commands in the background take no turns. How many there are is counted for each connection, and
-//! those of one that breaks end with it, once it serves nobody any more.
+//! those of one that breaks end with it, once nobody is served for it any more.
 //!
 //! What one connection does never ends up in a transaction of another, with which it would be taken
 //! back: beside a transaction nobody else begins anything, and beside somebody else who may write
 //! at any time no transaction begins.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -40,6 +40,14 @@ struct State {
     served: Vec<Served>,
     /// Commands in the background, by connection.
     background: BTreeMap<u64, u32>,
+    lingering: Vec<Lingering>,
+}
+
+/// Commands in the background whose connection is gone, and through what they may still write.
+#[derive(Debug)]
+struct Lingering {
+    commands: u32,
+    attachments: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -218,8 +226,8 @@ impl Turns {
         // At the worst, the next start recovers.
         let give_up = |step: StepId| engine.give_up_unfinished(step).unwrap_or_default();
         let given_up = steps.into_iter().filter_map(give_up).collect();
-        let background = self.state.lock().background.remove(&connection).unwrap_or(0);
-        (0..background).for_each(|_| engine.end_background());
+        let ended = self.state.lock().leave_background(connection, &served, server);
+        (0..ended).for_each(|_| engine.end_background());
         let mut state = self.state.lock();
         state.turn.take_if(|turn| turn.connection == connection);
         state.transaction.take_if(|step| step.connection == connection);
@@ -227,11 +235,45 @@ impl Turns {
         state.served.retain(|served| served.connection != connection);
         given_up
     }
+
+    /// Nobody writes through this attachment any more.
+    pub(crate) fn detached(&self, attachment: u64, engine: &UndoEngine) {
+        let mut ended = 0;
+        self.state.lock().lingering.retain_mut(|lingering| {
+            lingering.attachments.remove(&attachment);
+            if lingering.attachments.is_empty() {
+                ended += lingering.commands;
+            }
+            !lingering.attachments.is_empty()
+        });
+        (0..ended).for_each(|_| engine.end_background());
+    }
 }
 
 impl State {
     fn turn_of(&mut self, connection: u64) -> Option<&mut Turn> {
         self.turn.as_mut().filter(|turn| turn.connection == connection)
+    }
+
+    /// How many commands in the background have ended with this connection. Those that are served
+    /// still, nobody knows why, end when that does.
+    fn leave_background(
+        &mut self,
+        connection: u64,
+        served: &[Served],
+        server: Option<&dyn Owner>,
+    ) -> u32 {
+        let commands = self.background.remove(&connection).unwrap_or(0);
+        let attachments: BTreeSet<u64> = served
+            .iter()
+            .map(|served| served.attachment)
+            .filter(|attachment| server.is_some_and(|server| server.is_served(*attachment)))
+            .collect();
+        if commands == 0 || attachments.is_empty() {
+            return commands;
+        }
+        self.lingering.push(Lingering { commands, attachments });
+        0
     }
 
     fn left_by(&self, connection: u64) -> (Vec<StepId>, Vec<Served>) {
@@ -247,7 +289,73 @@ impl State {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use codeagent_interceptor::{EngineConfig, StepRequest};
+    use codeagent_test_support::{Applier, TempWorkspace};
+
     use super::*;
+
+    /// Whoever is served stays so until told otherwise.
+    struct Mounts(AtomicBool);
+
+    impl Owner for Mounts {
+        fn attach(&self, _: OwnedFd, _: Option<OwnedFd>, _: &[u8]) -> std::io::Result<u64> {
+            Ok(7)
+        }
+
+        fn wait_until_detached(&self, _: u64, _: Duration) -> bool {
+            !self.is_attached()
+        }
+
+        fn is_attached(&self) -> bool {
+            self.0.load(Ordering::SeqCst)
+        }
+
+        fn is_served(&self, _: u64) -> bool {
+            self.is_attached()
+        }
+
+        fn is_orphaned(&self) -> bool {
+            false
+        }
+
+        fn shut_down(&self, _: Duration) {}
+    }
+
+    /// Whether a step that is given up now is kept.
+    fn is_shared(engine: &UndoEngine, workspace: &TempWorkspace) -> bool {
+        engine.open_step(StepRequest::command("work")).unwrap();
+        Applier::new(engine, workspace.working()).create("new", b"").unwrap();
+        let is_kept = matches!(engine.abort_step().unwrap(), AbortedStep::Kept(_));
+        if is_kept {
+            std::fs::remove_file(workspace.path("new")).unwrap();
+        }
+        is_kept
+    }
+
+    #[test]
+    fn background_commands_that_may_still_write_count_after_their_connection_has_broken() {
+        let workspace = TempWorkspace::new();
+        let config = EngineConfig::new(workspace.working(), workspace.undo());
+        let engine = UndoEngine::open(config).unwrap();
+        let (turns, mounts) = (Turns::default(), Mounts(AtomicBool::new(true)));
+        turns.attached(1, 7);
+        turns.begin_background(1, &engine);
+        turns.broke_off(1, &engine, Some(&mounts));
+        assert!(is_shared(&engine, &workspace));
+        turns.detached(8, &engine);
+        assert!(is_shared(&engine, &workspace), "another one's end");
+        mounts.0.store(false, Ordering::SeqCst);
+        turns.detached(7, &engine);
+        assert!(!is_shared(&engine, &workspace));
+        // If it has gone by then, nothing lingers.
+        turns.attached(2, 9);
+        turns.begin_background(2, &engine);
+        turns.broke_off(2, &engine, Some(&mounts));
+        assert!(!is_shared(&engine, &workspace));
+    }
 
     #[test]
     fn one_connection_at_a_time_has_the_turn_and_only_it_can_end_it() {

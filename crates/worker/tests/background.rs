@@ -180,6 +180,32 @@ fn the_step_of_a_session_that_dies_beside_a_background_command_is_kept() {
     }
 }
 
+/// Nobody knows the end of the transaction; whether a command has run in it makes no difference.
+#[test]
+fn the_transaction_of_an_owner_that_dies_beside_its_background_command_is_kept() {
+    for has_run_a_command in [true, false] {
+        let workspace = workspace();
+        let before = workspace.snapshot();
+        let (mut worker, _) = start(&workspace);
+        let owner = worker.client();
+        assert!(owner.take_turn().unwrap());
+        owner.call::<StepId>(Request::BeginTransaction { label: "all".into() }).unwrap();
+        if has_run_a_command {
+            owner.open_step(StepRequest::command("make")).unwrap();
+            owner.close_step(Some(0)).unwrap();
+        }
+        owner.begin_background().unwrap();
+        write(owner, "of-the-background");
+        owner.hang_up();
+        assert!(worker.wait().unwrap().success());
+        assert!(workspace.path("of-the-background").exists());
+        let (worker, _) = start(&workspace);
+        worker.client().undo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&before, &workspace.snapshot());
+        worker.end(Duration::ZERO).unwrap();
+    }
+}
+
 #[test]
 fn a_denial_beside_a_background_command_refuses_and_the_end_of_the_step_says_so() {
     let workspace = workspace();

@@ -59,8 +59,8 @@ pub enum Outcome {
     },
     /// The shim, or the channel to it, was gone before the command ended.
     ShimLost,
-    /// The shim did not report the end of a command that was cancelled or whose time was up. The
-    /// command may be running still.
+    /// The shim did not report the end of a command that was cancelled or whose time was up, or said
+    /// that it could not end all of it. The command may be running still.
     Unresponsive,
 }
 

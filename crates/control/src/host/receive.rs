@@ -123,13 +123,15 @@ impl ControlHost {
     }
 
     fn shim_error(&mut self, id: Option<CommandId>, code: ShimErrorCode, message: String) {
-        let pending = id.filter(|id| self.commands.get(id).is_some_and(|command| !command.started));
-        let lost =
-            id.filter(|id| code == ShimErrorCode::CommandLost && self.commands.contains_key(id));
-        match (pending, lost) {
-            (Some(id), _) => self.end(id, Outcome::NotStarted { code, message }),
-            (None, Some(id)) => self.end(id, Outcome::ShimLost),
-            (None, None) => self.events.push_back(Event::ShimError { id, code, message }),
+        let running = id.and_then(|id| Some((id, self.commands.get(&id)?.started)));
+        match (running, code) {
+            (Some((id, false)), _) => self.end(id, Outcome::NotStarted { code, message }),
+            (Some((id, true)), ShimErrorCode::CommandLost) => self.end(id, Outcome::ShimLost),
+            // What is left of it may change files at any time, so it has not ended.
+            (Some((id, true)), ShimErrorCode::ProcessesRemain) => {
+                self.end(id, Outcome::Unresponsive);
+            }
+            _ => self.events.push_back(Event::ShimError { id, code, message }),
         }
     }
 }

@@ -134,6 +134,10 @@ impl UndoEngine {
             step.nested -= 1;
             step.exit_code = exit_code.or(step.exit_code);
             let denied = step.take_refusals();
+            if step.nested == 0 {
+                // What was refused to this command, the next one may be allowed.
+                step.safeguards.lock().denied.clear();
+            }
             return Ok(ClosedStep::Joined { step: step.id, denied });
         }
         step.exit_code = exit_code;
