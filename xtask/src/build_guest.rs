@@ -115,6 +115,10 @@ fn build_image(request: &BuildRequest) -> Result<GuestImage> {
     let image = build(request, &mut |progress| match progress {
         BuildProgress::Fetching { package, version } => eprintln!("Fetching {package} {version} …"),
         BuildProgress::UnpackingKernel => eprintln!("Unpacking the kernel …"),
+        BuildProgress::BuildingModule => eprintln!("Building the module for 9P …"),
+        BuildProgress::WithoutModule(reason) => {
+            eprintln!("Without the module for 9P, which takes longer then: {reason}");
+        }
         BuildProgress::PackingInitramfs => eprintln!("Packing the initial file system …"),
         BuildProgress::InstallingRoot(line) => eprintln!("{line}"),
         BuildProgress::PackingRoot => eprintln!("Packing the root file system …"),

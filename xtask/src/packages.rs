@@ -35,6 +35,8 @@ pub(crate) const FOR_TESTS: &[Needed] = &[
 pub(crate) const FOR_GUESTS: &[Needed] = &[
     Needed { program: "dpkg-deb", package: "dpkg" },
     Needed { program: "xz", package: "xz-utils" },
+    Needed { program: "gcc", package: "gcc" },
+    Needed { program: "make", package: "make" },
     Needed { program: "mmdebstrap", package: "mmdebstrap" },
     Needed { program: "fakeroot", package: "fakeroot" },
     Needed { program: "newuidmap", package: "uidmap" },

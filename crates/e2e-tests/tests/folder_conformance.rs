@@ -12,8 +12,7 @@ use codeagent_interceptor::{OnConflict, StepRequest};
 use codeagent_test_guest::Guest;
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use codeagent_vm::Backend;
-use common::folder::{Way, boot_with, over_each_backend, parts, start_worker};
+use common::folder::{Carrier, Way, boot_with, over_each_carrier, parts, start_worker};
 
 /// A run of the suite has this many cases; fewer would mean that it was not understood.
 const CASES: usize = 398;
@@ -49,18 +48,18 @@ entries = [[\"daemon\", \"daemon\"], [\"bin\", \"bin\"]]
 /// VF-05, PJ-01 to PJ-05.
 #[test]
 fn a_posix_test_suite_finds_no_fault_over_virtiofs_that_the_guest_has_not_by_itself() {
-    the_suite_finds_no_fault_that_the_guest_has_not_by_itself(Backend::Virtiofs, &[LINK_COUNT]);
+    the_suite_finds_no_fault_that_the_guest_has_not_by_itself(Carrier::Virtiofs, &[LINK_COUNT]);
 }
 
 /// The same, with what the protocol explains listed by name.
 #[test]
 fn a_posix_test_suite_finds_no_fault_over_9p_that_the_guest_has_not_by_itself() {
     let explained = [LINK_COUNT, SUBSECOND];
-    the_suite_finds_no_fault_that_the_guest_has_not_by_itself(Backend::NineP, &explained);
+    the_suite_finds_no_fault_that_the_guest_has_not_by_itself(Carrier::NineP, &explained);
 }
 
 fn the_suite_finds_no_fault_that_the_guest_has_not_by_itself(
-    backend: Backend,
+    carrier: Carrier,
     explained: &[Explained],
 ) {
     let test = "a_posix_test_suite_finds_no_fault_that_the_guest_has_not_by_itself";
@@ -72,7 +71,7 @@ fn the_suite_finds_no_fault_that_the_guest_has_not_by_itself(
     let workspace = TempWorkspace::new();
     let (worker, _events) = start_worker(&workspace, |_| {});
     // Owners as the guest has them: the suite changes them.
-    let way = Way { backend, owners: None };
+    let way = Way { carrier, owners: None };
     let (mut guest, _) = boot_with(&parts, worker.client(), way, &[&suite]);
     let before = workspace.snapshot();
     guest.sh(&format!("mkdir /tmp/below /tmp/other; cat > /tmp/toml <<'EOF'\n{CONFIGURATION}EOF"));
@@ -122,14 +121,14 @@ posix_fadvise = 1
 copy_file_range = 5
 ";
 
-over_each_backend! {
+over_each_carrier! {
     /// Random reads, writes, truncations and mappings of one file: what is read is what was written,
     /// in the guest and outside it, and it is undone and redone. What neither protocol passes on
     /// (`fallocate` over 9P) is left out.
     a_file_that_is_changed_at_random_has_what_was_written_and_is_undone
 }
 
-fn a_file_that_is_changed_at_random_has_what_was_written_and_is_undone(backend: Backend) {
+fn a_file_that_is_changed_at_random_has_what_was_written_and_is_undone(carrier: Carrier) {
     let test = "a_file_that_is_changed_at_random_has_what_was_written_and_is_undone";
     let Some(suite) = suite(test, "CODEAGENT_TEST_FSX") else { return };
     let Some(parts) = parts(test) else { return };
@@ -137,7 +136,7 @@ fn a_file_that_is_changed_at_random_has_what_was_written_and_is_undone(backend: 
         std::fs::write(root.join("file"), [5; 100_000]).unwrap();
     });
     let (worker, _events) = start_worker(&workspace, |_| {});
-    let (mut guest, _) = boot_with(&parts, worker.client(), Way::ours(backend), &[&suite]);
+    let (mut guest, _) = boot_with(&parts, worker.client(), Way::ours(carrier), &[&suite]);
     guest.sh(&format!(
         "mkdir /tmp/said; cp file /tmp/file; cat > /tmp/toml <<'EOF'\n{FSX_CONFIGURATION}EOF"
     ));

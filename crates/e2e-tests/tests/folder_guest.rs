@@ -10,21 +10,20 @@ use std::os::unix::fs::MetadataExt;
 use codeagent_interceptor::OnConflict;
 use codeagent_test_support::assert_tree_eq;
 use codeagent_test_support::workloads::project;
-use codeagent_vm::Backend;
-use common::folder::{Session, over_each_backend, parts};
+use common::folder::{Carrier, Session, over_each_carrier, parts};
 
-over_each_backend! {
+over_each_carrier! {
     /// Every kind of change, each undone and redone exactly, and seen by the guest at once.
     /// VF-04, PJ-01 to PJ-05.
     whatever_a_guest_changes_is_undone_exactly_and_the_guest_sees_it
 }
 
-fn whatever_a_guest_changes_is_undone_exactly_and_the_guest_sees_it(backend: Backend) {
+fn whatever_a_guest_changes_is_undone_exactly_and_the_guest_sees_it(carrier: Carrier) {
     let Some(parts) = parts("whatever_a_guest_changes_is_undone_exactly_and_the_guest_sees_it")
     else {
         return;
     };
-    let mut session = Session::start(&parts, backend, project);
+    let mut session = Session::start(&parts, carrier, project);
     for script in [
         "mkdir -p a/b/c; echo new > a/b/c/file; : > empty; ln -s x y",
         "echo short > src/main.c; echo more >> README",
@@ -86,7 +85,7 @@ fn what_is_open_is_seen_as_it_has_become(session: &mut Session) {
 fn over_virtiofs_a_mapping_shows_what_an_undo_has_made_of_the_file() {
     let test = "over_virtiofs_a_mapping_shows_what_an_undo_has_made_of_the_file";
     let Some(parts) = parts(test) else { return };
-    let mut session = Session::start(&parts, Backend::Virtiofs, project);
+    let mut session = Session::start(&parts, Carrier::Virtiofs, project);
     let seen = seen_before_and_after_an_undo(&mut session, "watch-mapped");
     assert_eq!(seen, ["changed!", "unasked original", "asked original"]);
 }

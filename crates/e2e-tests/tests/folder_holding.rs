@@ -11,9 +11,8 @@ use codeagent_common::{SafeguardConfig, SafeguardDecision};
 use codeagent_interceptor::{OnConflict, StepRequest};
 use codeagent_test_support::assert_tree_eq;
 use codeagent_test_support::workloads::project;
-use codeagent_vm::Backend;
 use codeagent_worker::{Event, Request, Settings};
-use common::folder::{Session, Way, boot, over_each_backend, parts, start_worker};
+use common::folder::{Carrier, Session, Way, boot, over_each_carrier, parts, start_worker};
 
 fn careful(settings: &mut Settings) {
     settings.safeguards = SafeguardConfig {
@@ -25,19 +24,19 @@ fn careful(settings: &mut Settings) {
     };
 }
 
-over_each_backend! {
+over_each_carrier! {
     /// SF-01, SF-02, SF-03, as far as they are the device's.
     a_question_holds_what_it_is_about_and_no_reader
 }
 
-fn a_question_holds_what_it_is_about_and_no_reader(backend: Backend) {
+fn a_question_holds_what_it_is_about_and_no_reader(carrier: Carrier) {
     let Some(parts) = parts("a_question_holds_what_it_is_about_and_no_reader") else { return };
     let fixture = |root: &std::path::Path| {
         project(root);
         fs::create_dir_all(root.join("apart/deep")).unwrap();
         fs::write(root.join("apart/deep/leaf"), "leaf").unwrap();
     };
-    let mut session = Session::start_with(&parts, backend, fixture, careful);
+    let mut session = Session::start_with(&parts, carrier, fixture, careful);
     let before = session.workspace.snapshot();
     let answer = |session: &Session, decision| {
         let question = session.question().id;
@@ -74,12 +73,12 @@ fn a_question_holds_what_it_is_about_and_no_reader(backend: Backend) {
     assert_tree_eq(&before, &session.workspace.snapshot());
 }
 
-over_each_backend!(a_folder_that_is_read_only_stays_as_it_is);
+over_each_carrier!(a_folder_that_is_read_only_stays_as_it_is);
 
-fn a_folder_that_is_read_only_stays_as_it_is(backend: Backend) {
+fn a_folder_that_is_read_only_stays_as_it_is(carrier: Carrier) {
     let Some(parts) = parts("a_folder_that_is_read_only_stays_as_it_is") else { return };
     let read_only = |settings: &mut Settings| settings.read_only = true;
-    let mut session = Session::start_with(&parts, backend, project, read_only);
+    let mut session = Session::start_with(&parts, carrier, project, read_only);
     let before = session.workspace.snapshot();
     let script = "for change in 'echo x > README' 'echo x > new' 'rm README' 'mkdir d' \
         'mv README other' 'chmod 600 README' 'ln README l' 'ln -s a b' 'mkfifo f' \
@@ -92,29 +91,23 @@ fn a_folder_that_is_read_only_stays_as_it_is(backend: Backend) {
     assert_tree_eq(&before, &session.workspace.snapshot());
 }
 
-/// How a guest hears that its folder is not served any more.
-struct Loss {
-    backend: Backend,
-    /// Over virtiofs whoever asks for something there waits until QEMU is ended, because no kernel
-    /// gives up a device with requests on their way; over 9P he gets an error.
-    waits: bool,
+over_each_carrier! {
+    /// The folder and its history are as they were after the last step, and another guest can have
+    /// them.
+    a_worker_that_dies_costs_the_guest_its_mount_and_the_session_nothing
 }
 
-/// The folder and its history are as they were after the last step, and another guest can have them.
-#[test]
-fn a_worker_that_dies_costs_the_guest_its_mount_and_the_session_nothing_over_virtiofs() {
-    a_worker_that_dies_costs_the_guest_its_mount(Loss { backend: Backend::Virtiofs, waits: true });
-}
-
-#[test]
-fn a_worker_that_dies_costs_the_guest_its_mount_and_the_session_nothing_over_9p() {
-    a_worker_that_dies_costs_the_guest_its_mount(Loss { backend: Backend::NineP, waits: false });
-}
-
-fn a_worker_that_dies_costs_the_guest_its_mount(Loss { backend, waits }: Loss) {
+fn a_worker_that_dies_costs_the_guest_its_mount_and_the_session_nothing(carrier: Carrier) {
     let test = "a_worker_that_dies_costs_the_guest_its_mount_and_the_session_nothing";
     let Some(parts) = parts(test) else { return };
-    let mut session = Session::start(&parts, backend, project);
+    // Whoever asks for something waits until QEMU is ended: no kernel gives up a device with requests
+    // on their way. A relay says that nobody is there.
+    let waits = match carrier {
+        Carrier::Virtiofs => true,
+        Carrier::NineP => parts.image().manifest().module_9p,
+        Carrier::NinePRelay => false,
+    };
+    let mut session = Session::start(&parts, carrier, project);
     session.step("echo kept > kept");
     let boundary = session.workspace.snapshot();
     session.client().open_step(StepRequest::command("unfinished")).unwrap();
@@ -128,7 +121,7 @@ fn a_worker_that_dies_costs_the_guest_its_mount(Loss { backend, waits }: Loss) {
     assert!(worker.ready().recovery.is_some());
     assert_tree_eq(&boundary, &workspace.snapshot());
     drop(guest);
-    let (mut guest, attachment) = boot(&parts, worker.client(), Way::ours(backend));
+    let (mut guest, attachment) = boot(&parts, worker.client(), Way::ours(carrier));
     assert_eq!(guest.sh("cat kept README"), "kept\nread me\n");
     worker.client().undo(1, OnConflict::Refuse).unwrap();
     assert_eq!(guest.run("cat kept").code, 1);

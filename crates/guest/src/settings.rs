@@ -42,6 +42,10 @@ pub struct GuestShare {
     pub read_only: bool,
     #[serde(default)]
     pub backend: Backend,
+    /// Of 9P: the address on the bus of the device that has this folder to itself. Without one,
+    /// it has a port of the device of all ports.
+    #[serde(default)]
+    pub device: Option<String>,
     /// More options of the mount, as `mount -o` takes them.
     #[serde(default)]
     pub options: String,

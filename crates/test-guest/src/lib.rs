@@ -75,8 +75,10 @@ fn built_by_xtask() -> Option<PathBuf> {
 pub enum Folder {
     /// Over vhost-user, at the other end of this.
     Virtiofs(UnixStream),
-    /// 9P over a serial port, likewise.
+    /// 9P, likewise; over a device of its own if the image has our module.
     NineP(UnixStream),
+    /// 9P over a serial port, likewise: what a relay in the guest carries.
+    NinePRelay(UnixStream),
     /// QEMU itself, over 9P with a device of its own: what ours is compared with.
     QemuNineP(PathBuf),
 }
@@ -158,6 +160,10 @@ impl Guest {
         match folder {
             Folder::Virtiofs(socket) => config.shares.push(share(Backend::Virtiofs, socket)),
             Folder::NineP(socket) => config.shares.push(share(Backend::NineP, socket)),
+            Folder::NinePRelay(socket) => {
+                config.shares.push(share(Backend::NineP, socket));
+                config.module_9p = false;
+            }
             Folder::QemuNineP(folder) => {
                 config.qemu = Some(qemu_with_9p(config.image.architecture(), dir.path(), &folder));
                 to_mount = MOUNT_QEMU_9P;

@@ -189,6 +189,7 @@ fn try_out(
         cpus: config.cpus,
         disk: Disk::None,
         shares: Vec::new(),
+        module_9p: false,
         network: Network::Disabled,
         hostname: "trial".to_owned(),
         user: config.user.clone(),

@@ -23,6 +23,9 @@ pub struct MachineConfig {
     pub cpus: u32,
     pub disk: Disk,
     pub shares: Vec<Share>,
+    /// Folders over 9P have devices of their own, which takes our module in the guest. Otherwise a
+    /// relay in the guest carries them.
+    pub module_9p: bool,
     pub network: Network,
     pub hostname: String,
     /// Who runs the commands: the ids of the person on the host, so that files are theirs.
@@ -51,6 +54,7 @@ impl MachineConfig {
         state_dir: impl Into<PathBuf>,
     ) -> Self {
         let state_dir = state_dir.into();
+        let module_9p = image.manifest().module_9p;
         Self {
             program: program.into(),
             qemu: None,
@@ -60,6 +64,7 @@ impl MachineConfig {
             cpus: 2,
             disk: Disk::None,
             shares: Vec::new(),
+            module_9p,
             network: Network::Disabled,
             hostname: "sandbox".to_owned(),
             user,

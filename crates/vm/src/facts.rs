@@ -73,7 +73,12 @@ pub fn facts(request: &FactsRequest) -> Vec<Fact> {
         Ok(image) => fact(
             FactId::GuestImage,
             Presence::Present,
-            format!("{} ({})", image.dir().display(), image.manifest().flavour.name()),
+            format!(
+                "{} ({}, 9P {} our module)",
+                image.dir().display(),
+                image.manifest().flavour.name(),
+                if image.manifest().module_9p { "with" } else { "without" }
+            ),
         ),
         Err(error) => fact(FactId::GuestImage, Presence::Missing, error.to_string()),
     };

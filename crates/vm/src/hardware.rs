@@ -142,8 +142,25 @@ pub struct ShareDevice {
 pub enum ShareTransport {
     /// A process that speaks vhost-user serves it. Not on Windows, which cannot hand over memory.
     VhostUser(Endpoint),
-    /// 9P over a serial port of its own.
+    /// 9P over a port of the device that has the control port, too.
     Port(Endpoint),
+    /// 9P over a device of its own, for guests that have our module.
+    Console { slot: u8, endpoint: Endpoint },
+}
+
+/// The places on the bus that devices of their own have; others begin at the first.
+const FIRST_SLOT: u8 = 0x10;
+const LAST_SLOT: u8 = 0x1d;
+
+/// Where the device of a share is, if there is room for one.
+pub(crate) fn share_slot(number: usize) -> Option<u8> {
+    let slot = u8::try_from(number).ok()?.checked_add(FIRST_SLOT)?;
+    (slot <= LAST_SLOT).then_some(slot)
+}
+
+/// The same, as the guest calls it.
+pub(crate) fn slot_address(slot: u8) -> String {
+    format!("0000:00:{slot:02x}.0")
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,4 +172,19 @@ pub enum NetworkDevice {
     /// Ethernet frames over a stream, each after its length in four bytes: who is at the other end
     /// decides what gets through.
     Stream(Endpoint),
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_have_places_on_the_bus_until_there_is_no_more_room() {
+        let slots: Vec<_> = (0..100).map_while(share_slot).collect();
+        assert_eq!(slots.len(), 14);
+        assert_eq!(slot_address(slots[0]), "0000:00:10.0");
+        assert_eq!(slot_address(*slots.last().unwrap()), "0000:00:1d.0");
+        assert_eq!(share_slot(usize::MAX), None);
+    }
 }

@@ -20,7 +20,7 @@ use crate::error::{Result, VmError};
 use crate::guard::{FIRST_DESCRIPTOR, Guard};
 use crate::hardware::{
     Accelerator, Endpoint, FileSource, Hardware, HostSystem, NetworkDevice, ShareDevice,
-    ShareTransport,
+    ShareTransport, share_slot, slot_address,
 };
 use crate::qemu::Qemu;
 use crate::qmp::Qmp;
@@ -271,15 +271,17 @@ fn wire(
         }
     });
     let mut shares = Vec::new();
+    let mut slots = slots(&config).into_iter();
     for share in config.shares {
         let socket = match share.server {
             ShareServer::Connected(socket) => socket,
             ShareServer::Socket(path) => UnixStream::connect(path).map_err(VmError::Share)?.into(),
         };
         let endpoint = Endpoint::Descriptor(cargo.load(socket));
-        let transport = match share.backend {
-            Backend::Virtiofs => ShareTransport::VhostUser(endpoint),
-            Backend::NineP => ShareTransport::Port(endpoint),
+        let transport = match (share.backend, slots.next().flatten()) {
+            (Backend::Virtiofs, _) => ShareTransport::VhostUser(endpoint),
+            (Backend::NineP, None) => ShareTransport::Port(endpoint),
+            (Backend::NineP, Some(slot)) => ShareTransport::Console { slot, endpoint },
         };
         shares.push(ShareDevice { tag: share.tag, transport });
     }
@@ -308,19 +310,28 @@ fn wire(
     })
 }
 
+/// Where the devices are of those shares that have their own: over 9P, in a guest with our module.
+fn slots(config: &MachineConfig) -> Vec<Option<u8>> {
+    let slot = |(number, share): (usize, &crate::config::Share)| {
+        (share.backend == Backend::NineP && config.module_9p).then(|| share_slot(number)).flatten()
+    };
+    config.shares.iter().enumerate().map(slot).collect()
+}
+
 /// A file without a name that holds what the guest has to know.
 fn settings(config: &MachineConfig, root_disk: bool) -> Result<OwnedFd> {
-    let share = |share: &crate::config::Share| GuestShare {
+    let share = |(share, slot): (&crate::config::Share, Option<u8>)| GuestShare {
         tag: share.tag.clone(),
         path: share.path.clone(),
         read_only: share.read_only,
         backend: share.backend,
+        device: slot.map(slot_address),
         options: String::new(),
     };
     let settings = GuestSettings {
         hostname: config.hostname.clone(),
         user: config.user.clone(),
-        shares: config.shares.iter().map(share).collect(),
+        shares: config.shares.iter().zip(slots(config)).map(share).collect(),
         root_disk,
         network: match &config.network {
             Network::Disabled => None,

@@ -12,27 +12,43 @@ use codeagent_test_guest::{Folder, Guest, Parts};
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
 use codeagent_virtiofs::{GuestOptions, Owners, connection};
-use codeagent_vm::Backend;
 use codeagent_worker::{Client, Event, Settings, WorkerProcess, WorkerSpec};
 
-/// Declares a test for each of the backends.
-macro_rules! over_each_backend {
+/// What carries the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    Virtiofs,
+    /// With our module in the guest, if the image has it.
+    NineP,
+    /// With a relay in the guest.
+    NinePRelay,
+}
+
+/// Declares a test for each carrier.
+macro_rules! over_each_carrier {
     ($(#[$about:meta])* $name:ident) => {
         $(#[$about])*
         mod $name {
+            use super::common::folder::Carrier;
+
             #[test]
             fn over_virtiofs() {
-                super::$name(codeagent_vm::Backend::Virtiofs);
+                super::$name(Carrier::Virtiofs);
             }
 
             #[test]
             fn over_9p() {
-                super::$name(codeagent_vm::Backend::NineP);
+                super::$name(Carrier::NineP);
+            }
+
+            #[test]
+            fn over_9p_through_a_relay() {
+                super::$name(Carrier::NinePRelay);
             }
         }
     };
 }
-pub(crate) use over_each_backend;
+pub(crate) use over_each_carrier;
 
 pub(crate) struct Session {
     // Dropped in this order.
@@ -68,21 +84,21 @@ pub(crate) fn start_worker(
 /// How a guest has its folder.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
-    pub(crate) backend: Backend,
+    pub(crate) carrier: Carrier,
     pub(crate) owners: Option<Owners>,
 }
 
 impl Way {
     /// The files of the folder belong to whoever runs the test, on both sides.
-    pub(crate) fn ours(backend: Backend) -> Self {
-        Self { backend, owners: Some(Owners::this_user()) }
+    pub(crate) fn ours(carrier: Carrier) -> Self {
+        Self { carrier, owners: Some(Owners::this_user()) }
     }
 
     /// The worker serves one end, the guest gets the other.
     fn attach(self, client: &Client) -> (Folder, u64) {
-        let Self { backend, owners } = self;
-        match backend {
-            Backend::Virtiofs => {
+        let Self { carrier, owners } = self;
+        match carrier {
+            Carrier::Virtiofs => {
                 let dir = tempfile::tempdir().unwrap();
                 let (listener, stream) = connection(dir.path()).unwrap();
                 let names = std::fs::read_dir(dir.path()).unwrap().count();
@@ -90,10 +106,15 @@ impl Way {
                 let options = GuestOptions { owners }.encode();
                 (Folder::Virtiofs(stream), client.attach(&listener, None, options).unwrap())
             }
-            Backend::NineP => {
+            Carrier::NineP | Carrier::NinePRelay => {
                 let (served, stream) = UnixStream::pair().unwrap();
                 let options = NinePOptions { owners }.encode();
-                (Folder::NineP(stream), client.attach(&served, None, options).unwrap())
+                let attachment = client.attach(&served, None, options).unwrap();
+                let folder = match carrier {
+                    Carrier::NinePRelay => Folder::NinePRelay(stream),
+                    _ => Folder::NineP(stream),
+                };
+                (folder, attachment)
             }
         }
     }
@@ -116,19 +137,19 @@ pub(crate) fn boot_with(
 }
 
 impl Session {
-    pub(crate) fn start(parts: &Parts, backend: Backend, fixture: impl FnOnce(&Path)) -> Self {
-        Self::start_with(parts, backend, fixture, |_| {})
+    pub(crate) fn start(parts: &Parts, carrier: Carrier, fixture: impl FnOnce(&Path)) -> Self {
+        Self::start_with(parts, carrier, fixture, |_| {})
     }
 
     pub(crate) fn start_with(
         parts: &Parts,
-        backend: Backend,
+        carrier: Carrier,
         fixture: impl FnOnce(&Path),
         change: impl FnOnce(&mut Settings),
     ) -> Self {
         let workspace = TempWorkspace::with_fixture(fixture);
         let (worker, events) = start_worker(&workspace, change);
-        let (guest, attachment) = boot(parts, worker.client(), Way::ours(backend));
+        let (guest, attachment) = boot(parts, worker.client(), Way::ours(carrier));
         Self { guest, worker, attachment, events, workspace }
     }
 

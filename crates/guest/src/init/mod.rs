@@ -1,5 +1,6 @@
 //! Process 1: makes the guest what its settings say, and then is the shim.
 
+mod consoles;
 mod identity;
 mod modules;
 mod mounts;

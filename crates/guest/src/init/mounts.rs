@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::{MountFlags, mount, mount_move};
 
 use super::identity::make_dir;
-use super::{InitError, While, ports};
+use super::{InitError, While, consoles, ports};
 use crate::settings::{Backend, GuestShare};
 use crate::share_port;
 
@@ -19,7 +19,7 @@ const ROOT_DISK: &str = "/dev/vda";
 const DISK_PATIENCE: Duration = Duration::from_secs(10);
 /// Nothing is kept of names, attributes and contents, so that an undo is seen at once; but files can
 /// be mapped for writing.
-const OPTIONS_9P: &str = "trans=fd,version=9p2000.L,cache=mmap,msize=524288";
+const OPTIONS_9P: &str = "version=9p2000.L,cache=mmap,msize=524288";
 /// Where the root file system is before it becomes one; in the initial file system.
 const NEW_ROOT: &str = "/new-root";
 
@@ -78,16 +78,25 @@ pub(super) fn mount_share(share: &GuestShare) -> Result<(), InitError> {
     }
 }
 
+/// The kernel talks to the device itself, where the image has the module for that; otherwise through
+/// a relay of ours.
 fn mount_9p(share: &GuestShare, flags: MountFlags) -> Result<(), InitError> {
     let what = || format!("cannot reach the folder {}", share.path.display());
+    let mount = |source: &str, carrier: &str| {
+        let more = &share.options;
+        let separator = if more.is_empty() { "" } else { "," };
+        let options = format!("{OPTIONS_9P},{carrier}{separator}{more}");
+        mount_on(source, &share.path, "9p", flags, &options)
+    };
+    if let Some(address) = &share.device {
+        let device = consoles::take(address).during(what)?;
+        return mount(&device, "trans=console");
+    }
     let port = ports::open(&share_port(&share.tag)).during(what)?;
     let kernels_end = codeagent_p9proxy::relay(port).during(what)?;
     let number = kernels_end.as_raw_fd();
-    let more = &share.options;
-    let separator = if more.is_empty() { "" } else { "," };
-    let options = format!("{OPTIONS_9P},rfdno={number},wfdno={number}{separator}{more}");
     // The mount has a reference of its own to the socket.
-    mount_on(&share.tag, &share.path, "9p", flags, &options)
+    mount(&share.tag, &format!("trans=fd,rfdno={number},wfdno={number}"))
 }
 
 fn mount_on(

@@ -286,15 +286,18 @@ where
         give: &mut dyn FnMut(Entry<'_>) -> bool,
     ) -> Result<()> {
         let ctx = translate::context(caller);
+        // What is above the root is nobody's business: it has its own number there.
+        let above = match node.inode {
+            ROOT => Some(self.root(caller)?.qid.path),
+            _ => None,
+        };
         loop {
             let mut entries = self.0.readdir(ctx, open.inode, open.handle, LISTING, offset)?;
             let mut any = false;
             while let Some(entry) = entries.next() {
                 any = true;
                 let (kind, name) = (entry.type_ as u8, entry.name.to_bytes());
-                // What is above the root is nobody's business.
-                let hidden = node.inode == ROOT && name == b"..";
-                let path = if hidden { ROOT } else { entry.ino };
+                let path = above.filter(|_| name == b"..").unwrap_or(entry.ino);
                 let qid = Qid { kind: QidKind::of_entry(kind), version: 0, path };
                 if !give(Entry { qid, offset: entry.offset, kind, name }) {
                     return Ok(());

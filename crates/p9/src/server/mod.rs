@@ -25,6 +25,7 @@ mod xattrs;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::locks::{Among, Locks};
 use crate::share::Share;
@@ -42,10 +43,13 @@ pub struct Limits {
     pub msize: u32,
     /// Numbers that stand for files at once; further ones fail with EMFILE.
     pub fids: usize,
-    /// Requests that wait at once; further mutations fail with ENOSPC.
+    /// Requests that wait at once.
     pub waiting: usize,
     /// Bytes that those have together.
     pub waiting_bytes: usize,
+    /// How long none of those may come to its end before a further mutation, which has waited for
+    /// that, fails with ENOSPC: then they wait for a person.
+    pub patience: Duration,
     /// Locks that are waited for at once; further ones are told that they are blocked.
     pub waiting_locks: usize,
 }
@@ -57,6 +61,7 @@ impl Default for Limits {
             fids: 100_000,
             waiting: 1024,
             waiting_bytes: 32 << 20,
+            patience: Duration::from_secs(1),
             waiting_locks: 32,
         }
     }

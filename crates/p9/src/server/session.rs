@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use codeagent_common::Pool;
 use foldhash::fast::RandomState;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use super::operations::{Pace, pace};
@@ -30,6 +30,8 @@ pub(super) struct Session<S: Share, W> {
     /// taken for its own. Changed while `outlet` is held.
     conversation: AtomicU64,
     flight: Mutex<Flight>,
+    /// One of them has come to its end.
+    landing: Condvar,
     /// The client has gone: no lock is waited for any more.
     closing: AtomicBool,
     pool: Pool,
@@ -58,6 +60,9 @@ struct Flight {
     count: usize,
     bytes: usize,
     flushes: usize,
+    /// Somebody has waited in vain for one of them to come to its end. Nobody else waits before one
+    /// has: what is read next would wait, too.
+    stuck: bool,
 }
 
 #[derive(Default)]
@@ -82,6 +87,7 @@ impl<S: Share, W: Write + Send + 'static> Session<S, W> {
             outlet: Mutex::new(Outlet { write, broken: false }),
             conversation: AtomicU64::new(0),
             flight: Mutex::default(),
+            landing: Condvar::new(),
             closing: AtomicBool::new(false),
             pool: Pool::default(),
             lock_pool: Pool::default(),
@@ -190,10 +196,13 @@ impl<S: Share, W: Write + Send + 'static> Session<S, W> {
             if flight.requests.contains_key(&tag) {
                 return Err(Refused::TagInUse);
             }
-            if flight.count >= self.limits.waiting
+            while flight.count >= self.limits.waiting
                 || flight.bytes + bytes > self.limits.waiting_bytes
             {
-                return Err(Refused::TooMany);
+                if flight.stuck {
+                    return Err(Refused::TooMany);
+                }
+                flight.stuck = self.landing.wait_for(&mut flight, self.limits.patience).timed_out();
             }
             flight.count += 1;
             flight.bytes += bytes;
@@ -261,6 +270,8 @@ impl<S: Share, W: Write + Send + 'static> Session<S, W> {
         let mut flight = self.flight.lock();
         flight.count -= 1;
         flight.bytes -= bytes;
+        flight.stuck = false;
+        self.landing.notify_one();
         if self.conversation.load(Ordering::Acquire) != conversation {
             return SmallVec::new();
         }

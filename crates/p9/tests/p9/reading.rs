@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use codeagent_p9::wire::{Reply, Request, getattr};
+use codeagent_p9::wire::{DirEntries, Reply, Request, getattr};
 use codeagent_p9::{Errno, OpenFlags};
 
 use crate::client::{Folder, ROOT};
@@ -116,6 +116,20 @@ fn a_directory_is_listed_whole_in_pieces_of_any_size() {
         listed.sort();
         assert_eq!(listed, names, "{count} bytes at once");
     }
+}
+
+#[test]
+fn nothing_is_above_the_root() {
+    let folder = Folder::usual();
+    let mut client = folder.client();
+    let root = client.attributes(ROOT).unwrap().qid.path;
+    client.walk(ROOT, 1, &[]).unwrap();
+    client.open(1, OpenFlags::DIRECTORY).unwrap();
+    let request = Request::Readdir { fid: 1, offset: 0, count: 4096 };
+    let Reply::Readdir { entries } = client.ask(&request).unwrap() else { unreachable!() };
+    let mut entries = DirEntries::new(entries.0);
+    let above = entries.find(|entry| entry.name == b"..").unwrap();
+    assert_eq!(above.qid.path, root);
 }
 
 #[test]

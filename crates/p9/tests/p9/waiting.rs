@@ -1,6 +1,7 @@
 //! P9-04: requests that wait, and those that overtake them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use codeagent_p9::memory::Memory;
 use codeagent_p9::wire::{Data, NO_TAG, Reply, Request, VERSION};
@@ -131,8 +132,9 @@ fn who_hangs_up_leaves_nothing_half_done() {
 
 /// DOS-03.
 #[test]
-fn more_than_may_wait_fail_at_once_and_readers_go_on() {
-    let limits = Limits { waiting: 3, ..Limits::default() };
+fn more_than_may_wait_fail_when_nothing_goes_on_and_readers_go_on() {
+    let patience = Duration::from_millis(10);
+    let limits = Limits { waiting: 3, patience, ..Limits::default() };
     let (memory, mut client) = with_one_waiting(limits);
     for tag in 51..100 {
         client.send(tag, &mkdir(&[b'd', tag as u8]));
@@ -147,10 +149,33 @@ fn more_than_may_wait_fail_at_once_and_readers_go_on() {
     assert_eq!(answers, [50, 51, 52]);
 }
 
+/// A kernel writes out more at once than may wait, and nobody is asked anything.
+#[test]
+fn who_finds_no_room_waits_while_others_come_to_their_end() {
+    let patience = Duration::from_secs(600);
+    let limits = Limits { waiting: 3, waiting_bytes: 3_000, patience, ..Limits::default() };
+    let (memory, mut client) = with_one_waiting(limits);
+    let bytes = [7; 1_000];
+    for tag in 51..70 {
+        client.send(tag, &Request::Write { fid: 1, offset: 0, data: Data(&bytes) });
+    }
+    until("as many wait as may", || memory.waiting() == 3);
+    memory.open_gate();
+    let mut answers: Vec<u16> = (50..70)
+        .map(|_| match client.receive() {
+            (tag, Reply::Mkdir { .. } | Reply::Write { count: 1_000 }) => tag,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    answers.sort_unstable();
+    assert_eq!(answers, (50..70).collect::<Vec<_>>());
+}
+
 /// DOS-03.
 #[test]
 fn bytes_that_wait_are_bounded_whatever_their_number() {
-    let limits = Limits { waiting_bytes: 100_000, ..Limits::default() };
+    let patience = Duration::from_millis(10);
+    let limits = Limits { waiting_bytes: 100_000, patience, ..Limits::default() };
     let (memory, mut client) = with_one_waiting(limits);
     let bytes = [0; 40_000];
     for tag in [51, 52, 53] {

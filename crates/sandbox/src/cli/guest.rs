@@ -95,19 +95,36 @@ impl Build {
             lock: self.newest.map_or(LockMode::Exact, LockMode::Newest),
             keep_root: false,
         };
-        let image = with_progress(&request).map_err(|error| {
+        let Built { image, without_module } = with_progress(&request).map_err(|error| {
             let hint = "on Debian and Ubuntu apt has what is needed; elsewhere guest/Containerfile \
                         builds it";
             SandboxError::usage(error.to_string(), hint)
         })?;
         let shown = image.dir().display().to_string();
-        let value = json!({ "image": image.dir(), "flavour": image.manifest().flavour.name() });
-        Ok(Outcome::new(value, format!("built: {shown}; use it with: --isolation vm")))
+        let value = json!({
+            "image": image.dir(),
+            "flavour": image.manifest().flavour.name(),
+            "without_module_9p": without_module,
+        });
+        let mut text = format!("built: {shown}; use it with: --isolation vm");
+        if let Some(reason) = without_module {
+            text.push_str(&format!(
+                "\nIt goes without the module for 9P, so that folders over 9P are slower: {reason}"
+            ));
+        }
+        Ok(Outcome::new(value, text))
     }
 }
 
+struct Built {
+    image: GuestImage,
+    /// Why it has not our module for 9P.
+    without_module: Option<String>,
+}
+
 /// On a terminal it shows what is being done; elsewhere nothing.
-fn with_progress(request: &BuildRequest) -> std::result::Result<GuestImage, codeagent_vm::VmError> {
+fn with_progress(request: &BuildRequest) -> std::result::Result<Built, codeagent_vm::VmError> {
+    let mut without_module = None;
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(100));
     let built = build(request, &mut |progress| {
@@ -116,13 +133,18 @@ fn with_progress(request: &BuildRequest) -> std::result::Result<GuestImage, code
                 format!("fetching {package} {version}")
             }
             BuildProgress::UnpackingKernel => "unpacking the kernel".into(),
+            BuildProgress::BuildingModule => "building the module for 9P".into(),
+            BuildProgress::WithoutModule(reason) => {
+                without_module = Some(printable(&reason).to_string());
+                return;
+            }
             BuildProgress::PackingInitramfs => "packing the initial file system".into(),
             BuildProgress::InstallingRoot(line) => printable(&line).to_string(),
             BuildProgress::PackingRoot => "packing the root file system".into(),
         });
     });
     bar.finish_and_clear();
-    built
+    Ok(Built { image: built?, without_module })
 }
 
 const INIT: &str = "codeagent-guest";

@@ -17,6 +17,8 @@ use crate::hardware::{
 const ROOT_NODE: &str = "root";
 /// The set of descriptors that holds its file.
 const ROOT_SET: u32 = 1;
+/// The device of the ports.
+const PORTS: &str = "ports";
 /// A stream that QEMU knows how to leave alone on its way to vhost-user needs a queue of requests.
 const SHARE_QUEUE: u32 = 1024;
 
@@ -119,14 +121,18 @@ impl Line {
         // Whoever writes to a port hands it over himself: to have another thread of QEMU do it takes
         // longer. And with a port more than there are, the guest looks through the queues of no others
         // at each interrupt; the first one is not for us.
-        let ports = 2 + hardware.shares.len();
-        self.option("device", format!("virtio-serial-pci,ioeventfd=off,max_ports={ports}"));
+        let is_port = |share: &&ShareDevice| matches!(share.transport, ShareTransport::Port(_));
+        let ports = 2 + hardware.shares.iter().filter(is_port).count();
+        self.option(
+            "device",
+            format!("virtio-serial-pci,id={PORTS},ioeventfd=off,max_ports={ports}"),
+        );
         self.port("control", CONTROL_PORT, &hardware.control);
     }
 
     fn port(&mut self, id: &str, name: &str, endpoint: &Endpoint) {
         self.character_device(id, endpoint);
-        self.option("device", format!("virtserialport,chardev={id},name={name}"));
+        self.option("device", format!("virtserialport,bus={PORTS}.0,chardev={id},name={name}"));
     }
 
     fn character_device(&mut self, id: &str, endpoint: &Endpoint) {
@@ -165,6 +171,14 @@ impl Line {
             }
             ShareTransport::Port(endpoint) => {
                 self.port(&id, &share_port(&share.tag), endpoint);
+            }
+            ShareTransport::Console { slot, endpoint } => {
+                self.character_device(&id, endpoint);
+                // With one port, there are two queues and nothing to be said about them; with three
+                // interrupts, each queue has its own.
+                let device = format!("virtio-serial-pci,id={id}-bus,addr={slot:#x},max_ports=1");
+                self.option("device", format!("{device},vectors=3,ioeventfd=off"));
+                self.option("device", format!("virtconsole,chardev={id},bus={id}-bus.0"));
             }
         }
     }

@@ -74,6 +74,19 @@ fn a_machine_on_windows() {
 }
 
 #[test]
+fn a_machine_whose_guest_has_our_module_for_9p() {
+    let mut hardware = hardware(HostSystem::Linux, Architecture::X86_64, Accelerator::Kvm);
+    let console =
+        |slot, number| ShareTransport::Console { slot, endpoint: Endpoint::Descriptor(number) };
+    hardware.shares = vec![
+        share("folder0", console(0x10, 15)),
+        share("folder1", console(0x11, 16)),
+        share("folder2", ShareTransport::Port(Endpoint::Descriptor(17))),
+    ];
+    insta::assert_snapshot!(text(&hardware));
+}
+
+#[test]
 fn a_comma_in_a_path_does_not_end_it() {
     let mut hardware = hardware(HostSystem::Linux, Architecture::X86_64, Accelerator::Tcg);
     hardware.qmp = Endpoint::Socket("/run/a,b/qmp,server=on".into());

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use codeagent_control::PROTOCOL_VERSION;
 
-use super::lock::{self, Locked};
+use super::lock::{self, Locked, Packages};
 use super::packages::{Apt, sha256_of, unpack};
 use super::recipe::{self, Flavour};
-use super::{GuestImage, INITRAMFS, KERNEL, MANIFEST, Manifest, ROOT, initramfs, kernel, root};
+use super::{
+    GuestImage, INITRAMFS, KERNEL, MANIFEST, Manifest, ROOT, initramfs, kernel, module_9p, root,
+};
 use crate::error::{Result, VmError};
 use crate::hardware::Architecture;
 
@@ -48,6 +50,9 @@ pub enum BuildProgress {
         version: String,
     },
     UnpackingKernel,
+    BuildingModule,
+    /// Our module is not in it, for this reason: 9P takes longer in its guests.
+    WithoutModule(String),
     PackingInitramfs,
     /// A line of what the program says that installs the root file system.
     InstallingRoot(String),
@@ -87,16 +92,9 @@ fn build_in(
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<()> {
     let apt = Apt::new(request)?;
-    let packages = boot_packages(request, &apt)?;
-    let [kernel_package, busybox_package] = &packages[..] else {
-        return Err(io::Error::other("the lock does not name a kernel and busybox"));
-    };
-    let mut fetched = |package: &Locked| {
-        let (name, version) = (package.name.clone(), package.version.clone());
-        progress(BuildProgress::Fetching { package: name, version });
-        apt.fetch(package)
-    };
-    let (kernel_deb, busybox_deb) = (fetched(kernel_package)?, fetched(busybox_package)?);
+    let mut packages = boot_packages(request, &apt)?;
+    let kernel_deb = fetched(&apt, &packages.kernel, progress)?;
+    let busybox_deb = fetched(&apt, &packages.busybox, progress)?;
 
     let unpacked = tempfile::Builder::new().prefix(".unpacked-").tempdir_in(&request.images_dir)?;
     progress(BuildProgress::UnpackingKernel);
@@ -106,35 +104,76 @@ fn build_in(
     let packed = only_file_in(&unpacked.path().join("boot"))?;
     write(&dir.join(KERNEL), &kernel::unpacked(fs::read(packed)?, request.architecture)?)?;
 
+    let modules = unpacked.path().join("lib/modules");
+    let module_9p = match build_module(request, &apt, &packages.headers, &modules, progress) {
+        Ok(()) => true,
+        Err(error) => {
+            progress(BuildProgress::WithoutModule(error.to_string()));
+            false
+        }
+    };
     progress(BuildProgress::PackingInitramfs);
     let busybox = unpacked.path().join("bin/busybox");
-    let modules = unpacked.path().join("lib/modules");
     let bytes = initramfs::build(&request.init, &busybox, &modules, request.flavour)?;
     write(&dir.join(INITRAMFS), &bytes)?;
 
-    let mut all_packages = packages.clone();
     if request.flavour.has_root() {
-        all_packages.extend(match kept_root(request, last)? {
+        packages.root = match kept_root(request, last)? {
             Some(packages) => {
                 fs::hard_link(last.join(ROOT), dir.join(ROOT))?;
                 packages
             }
             None => root::build(request, &apt, &dir.join(ROOT), progress)?,
-        });
+        };
     }
     if let LockMode::Newest(file) = &request.lock {
-        fs::write(file, lock::render(&all_packages))?;
+        fs::write(file, lock::render(&packages))?;
     }
     let manifest = Manifest {
         flavour: request.flavour,
         architecture: request.architecture,
         protocol: PROTOCOL_VERSION,
-        packages: all_packages.iter().map(ToString::to_string).collect(),
+        packages: packages.all().map(ToString::to_string).collect(),
+        module_9p,
         kernel_sha256: sha256_of(&dir.join(KERNEL))?,
         initramfs_sha256: sha256_of(&dir.join(INITRAMFS))?,
         root_sha256: request.flavour.has_root().then(|| sha256_of(&dir.join(ROOT))).transpose()?,
     };
     write(&dir.join(MANIFEST), &serde_json::to_vec_pretty(&manifest)?)
+}
+
+fn fetched(
+    apt: &Apt<'_>,
+    package: &Locked,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> io::Result<PathBuf> {
+    let (name, version) = (package.name.clone(), package.version.clone());
+    progress(BuildProgress::Fetching { package: name, version });
+    apt.fetch(package)
+}
+
+/// Our module takes its place among those of the kernel.
+fn build_module(
+    request: &BuildRequest,
+    apt: &Apt<'_>,
+    headers: &[Locked],
+    modules: &Path,
+    progress: &mut dyn FnMut(BuildProgress),
+) -> io::Result<()> {
+    // Among the headers are programs for the processor that they are for.
+    if request.architecture != Architecture::current() {
+        return Err(io::Error::other("it is built on the processor that it is for"));
+    }
+    if headers.is_empty() {
+        return Err(io::Error::other("the lock names no headers of the kernel"));
+    }
+    let debs = headers.iter().map(|package| fetched(apt, package, progress));
+    let debs = debs.collect::<io::Result<Vec<_>>>()?;
+    progress(BuildProgress::BuildingModule);
+    let place = tempfile::Builder::new().prefix(".module-").tempdir_in(&request.images_dir)?;
+    let place = place.path().canonicalize()?;
+    let module = module_9p::build(&debs, &place)?;
+    fs::copy(module, modules.join(format!("{}.ko", module_9p::NAME))).map(drop)
 }
 
 /// What is in the root file system that is there, if it may stay.
@@ -143,27 +182,27 @@ fn kept_root(request: &BuildRequest, dir: &Path) -> io::Result<Option<Vec<Locked
         return Ok(None);
     }
     let Ok(image) = GuestImage::open(dir) else { return Ok(None) };
-    let locked = lock::parse(lock_text(request)?)?;
-    let names = locked.iter().map(ToString::to_string);
+    let locked = Packages::parse(lock_text(request)?)?;
+    let names = locked.all().map(ToString::to_string);
     let is_of_the_lock = image.manifest().packages.iter().cloned().eq(names);
     let is_whole = || sha256_of(&dir.join(ROOT)).is_ok_and(|sha256| image.id() == sha256);
-    Ok((is_of_the_lock && is_whole()).then(|| locked[2..].to_vec()))
+    Ok((is_of_the_lock && is_whole()).then_some(locked.root))
 }
 
-/// The kernel and busybox, the first lines of every lock.
-fn boot_packages(request: &BuildRequest, apt: &Apt<'_>) -> io::Result<Vec<Locked>> {
-    match request.lock {
-        LockMode::Exact => {
-            let mut packages = lock::parse(lock_text(request)?)?;
-            packages.truncate(2);
-            Ok(packages)
-        }
+/// What every image has, without a root file system.
+fn boot_packages(request: &BuildRequest, apt: &Apt<'_>) -> io::Result<Packages> {
+    let packages = match request.lock {
+        LockMode::Exact => Packages::parse(lock_text(request)?)?,
         LockMode::Newest(_) => {
             apt.update()?;
             let kernel = apt.newest_kernel(recipe::kernel_package(request.architecture))?;
-            Ok(vec![kernel, apt.newest(recipe::BUSYBOX_PACKAGE)?])
+            // Without them, there is an image all the same.
+            let headers = apt.newest_headers(&kernel).unwrap_or_default();
+            let busybox = apt.newest(recipe::BUSYBOX_PACKAGE)?;
+            Packages { kernel, busybox, headers, root: Vec::new() }
         }
-    }
+    };
+    Ok(Packages { root: Vec::new(), ..packages })
 }
 
 pub(super) fn lock_text(request: &BuildRequest) -> io::Result<&'static str> {

@@ -5,9 +5,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use codeagent_guest::MODULES_DIR;
+use codeagent_guest::{MODULES_DIR, ModulePurpose};
 
 use super::cpio::Archive;
+use super::module_9p;
 use super::modules::Modules;
 use super::recipe::{self, Flavour, SOURCE_DATE_EPOCH};
 
@@ -48,7 +49,11 @@ pub(crate) fn build(
     for purpose in recipe::purposes(flavour) {
         let dir = format!("{below}/{}", purpose.dir());
         archive.directory(&dir, 0o755)?;
-        let wanted = modules.closure(recipe::modules(purpose), &mut loaded)?;
+        let mut wanted = recipe::modules(purpose).to_vec();
+        if purpose == ModulePurpose::Shares9p && modules.has(module_9p::NAME) {
+            wanted.push(module_9p::NAME);
+        }
+        let wanted = modules.closure(&wanted, &mut loaded)?;
         for (number, (name, module)) in wanted.iter().enumerate() {
             archive.file(&format!("{dir}/{number:02}-{name}.ko"), 0o644, module)?;
         }

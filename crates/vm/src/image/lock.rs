@@ -16,6 +16,34 @@ impl std::fmt::Display for Locked {
     }
 }
 
+/// The packages of an image, by what becomes of them; in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Packages {
+    pub(crate) kernel: Locked,
+    pub(crate) busybox: Locked,
+    /// What our module is built with, if it is.
+    pub(crate) headers: Vec<Locked>,
+    pub(crate) root: Vec<Locked>,
+}
+
+impl Packages {
+    pub(crate) fn parse(text: &str) -> io::Result<Self> {
+        let mut all = parse(text)?.into_iter();
+        let (Some(kernel), Some(busybox)) = (all.next(), all.next()) else {
+            return Err(io::Error::other("the lock does not name a kernel and busybox"));
+        };
+        let is_for_module = |package: &Locked| {
+            ["linux-headers-", "linux-kbuild-"].iter().any(|start| package.name.starts_with(start))
+        };
+        let (headers, root) = all.partition(is_for_module);
+        Ok(Self { kernel, busybox, headers, root })
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Locked> {
+        [&self.kernel, &self.busybox].into_iter().chain(&self.headers).chain(&self.root)
+    }
+}
+
 const HEADER: &str = "# What the image is made of: package, version, SHA-256. Written by `cargo xtask build-guest --update-lock`.\n";
 
 pub(crate) fn parse(text: &str) -> io::Result<Vec<Locked>> {
@@ -37,9 +65,9 @@ fn parse_line(line: &str) -> io::Result<Locked> {
     }
 }
 
-pub(crate) fn render(packages: &[Locked]) -> String {
+pub(crate) fn render(packages: &Packages) -> String {
     let mut text = HEADER.to_owned();
-    for package in packages {
+    for package in packages.all() {
         let _ = writeln!(text, "{package}");
     }
     text
@@ -49,12 +77,25 @@ pub(crate) fn render(packages: &[Locked]) -> String {
 mod tests {
     use super::*;
 
+    fn package(name: &str) -> Locked {
+        let (version, sha256) = ("1:1.35.0-4+b1".to_owned(), "0123456789abcdef".repeat(4));
+        Locked { name: name.to_owned(), version, sha256 }
+    }
+
     #[test]
     fn what_is_written_is_read() {
-        let sha256 = "0123456789abcdef".repeat(4);
-        let (name, version) = ("busybox-static".to_owned(), "1:1.35.0-4+b1".to_owned());
-        let packages = vec![Locked { name, version, sha256 }];
-        assert_eq!(parse(&render(&packages)).unwrap(), packages);
+        let packages = Packages {
+            kernel: package("linux-image-6.1.0-1-amd64"),
+            busybox: package("busybox-static"),
+            headers: vec![package("linux-headers-6.1.0-1-amd64"), package("linux-kbuild-6.1")],
+            root: vec![package("apt"), package("linux-libc-dev")],
+        };
+        assert_eq!(Packages::parse(&render(&packages)).unwrap(), packages);
+    }
+
+    #[test]
+    fn a_lock_without_a_kernel_is_refused() {
+        assert!(Packages::parse(&package("busybox-static").to_string()).is_err());
     }
 
     #[test]

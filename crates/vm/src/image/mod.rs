@@ -14,6 +14,8 @@ mod kernel;
 #[cfg(target_os = "linux")]
 mod lock;
 #[cfg(target_os = "linux")]
+mod module_9p;
+#[cfg(target_os = "linux")]
 mod modules;
 #[cfg(target_os = "linux")]
 mod packages;
@@ -55,6 +57,9 @@ pub struct Manifest {
     pub protocol: u32,
     /// Name, version and checksum of each package it was made of, as the lock has them.
     pub packages: Vec<String>,
+    /// It has our module that carries 9P; without it, a relay does, which takes longer.
+    #[serde(default)]
+    pub module_9p: bool,
     pub kernel_sha256: String,
     pub initramfs_sha256: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,6 +182,7 @@ mod tests {
             architecture: Architecture::current(),
             protocol: PROTOCOL_VERSION,
             packages: Vec::new(),
+            module_9p: false,
             kernel_sha256: String::new(),
             initramfs_sha256: String::new(),
             root_sha256: None,

@@ -30,6 +30,10 @@ impl Modules {
         Ok(Self(found))
     }
 
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
     /// The wanted ones and all they need, in an order in which they can be loaded; without those in
     /// `loaded`, to which they are added.
     pub(crate) fn closure(

@@ -101,13 +101,29 @@ impl<'a> Apt<'a> {
 
     /// The kernel that a package without content of its own depends on.
     pub(crate) fn newest_kernel(&self, name: &str) -> io::Result<Locked> {
-        let shown = self.show(name)?;
-        let depends = shown.lines().find_map(|line| line.strip_prefix("Depends:"));
-        let mut words = depends.unwrap_or_default().split([',', ' ']);
-        let kernel = words.find(|word| word.starts_with("linux-image-"));
+        let needed = self.needed(name)?;
+        let kernel = needed.iter().find(|name| name.starts_with("linux-image-"));
         let kernel =
             kernel.ok_or_else(|| io::Error::other(format!("{name} depends on no kernel")))?;
         self.newest(kernel)
+    }
+
+    /// What modules for a kernel are built with.
+    pub(crate) fn newest_headers(&self, kernel: &Locked) -> io::Result<Vec<Locked>> {
+        let own = kernel.name.replacen("linux-image-", "linux-headers-", 1);
+        let mut needed = self.needed(&own)?;
+        needed
+            .retain(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"));
+        needed.insert(0, own);
+        needed.iter().map(|name| self.newest(name)).collect()
+    }
+
+    /// What a package depends on.
+    fn needed(&self, name: &str) -> io::Result<Vec<String>> {
+        let shown = self.show(name)?;
+        let depends = shown.lines().find_map(|line| line.strip_prefix("Depends:"));
+        let entries = depends.unwrap_or_default().split(',');
+        Ok(entries.filter_map(|entry| entry.split_whitespace().next()).map(Into::into).collect())
     }
 
     fn show(&self, name: &str) -> io::Result<String> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::build::{BuildProgress, BuildRequest, LockMode, lock_text};
-use super::lock::{self, Locked};
+use super::lock::{self, Locked, Packages};
 use super::packages::{Apt, run};
 use super::recipe::{DEV_PACKAGES, ROOT_SIZE, SOURCE_DATE_EPOCH, SUITE, debian_architecture};
 use crate::qemu::in_path;
@@ -50,7 +50,7 @@ pub(crate) fn build(
     let place = quick_place().unwrap_or(&request.images_dir);
     let scratch = tempfile::Builder::new().prefix(".root-").tempdir_in(place)?;
     let locked = match request.lock {
-        LockMode::Exact => lock::parse(lock_text(request)?)?.split_off(2),
+        LockMode::Exact => Packages::parse(lock_text(request)?)?.root,
         LockMode::Newest(_) => Vec::new(),
     };
     if !locked.is_empty() {

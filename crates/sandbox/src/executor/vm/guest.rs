@@ -21,6 +21,8 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How soon it is noticed that a folder is not served any more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often workers are asked whether they still serve it, in looks.
+const ASK_EVERY: u32 = 10;
 /// From the moment a guest falls silent until it is known how QEMU ended.
 const OBITUARY: Duration = Duration::from_secs(2);
 
@@ -33,10 +35,16 @@ pub(super) struct Guest {
     /// Why we ended it, before its time.
     given_up: Mutex<Option<String>>,
     about: String,
-    /// The processes that serve its folders, in their order.
-    workers: Vec<u32>,
+    /// The processes that serve its folders, in their order, and what they call serving them to it.
+    served: Vec<Served>,
     /// Its way out, if that is filtered. Ends with the guest.
     _network: Option<codeagent_network::link::Link>,
+}
+
+#[derive(Debug)]
+struct Served {
+    worker: u32,
+    attachment: u64,
 }
 
 impl Guest {
@@ -48,11 +56,11 @@ impl Guest {
     ) -> Result<Self> {
         let mut config = plan.machine().map_err(no_guest)?;
         config.cancel = cancel.clone();
-        let mut workers = Vec::new();
+        let mut served = Vec::new();
         for (nth, folder) in folders.iter().enumerate() {
-            let (share, worker) = share(plan, nth, folder)?;
+            let (share, by) = share(plan, nth, folder)?;
             config.shares.push(share);
-            workers.push(worker);
+            served.push(by);
         }
         let (network, way_out) = plan.network().map_err(SandboxError::doing(NO_NETWORK))?;
         config.network = network;
@@ -75,7 +83,7 @@ impl Guest {
             given_up: Mutex::new(None),
             about: format!("QEMU {}, {}", machine.qemu().version, machine.accelerator()),
             machine: Mutex::new(Some(machine)),
-            workers,
+            served,
             _network: way_out,
         })
     }
@@ -92,8 +100,21 @@ impl Guest {
         for folder in folders {
             workers.push(folder.worker.hello()?.pid);
         }
-        let served = workers == self.workers;
-        Ok((!served).then(|| FOLDER_LOST.into()))
+        if !workers.into_iter().eq(self.served.iter().map(|served| served.worker)) {
+            return Ok(Some(FOLDER_LOST.into()));
+        }
+        let is_over = self.is_served_no_longer(folders);
+        Ok(is_over.then(|| self.obituary().unwrap_or_else(|| FOLDER_ENDED.into())))
+    }
+
+    /// A worker has ended serving it: QEMU has gone, or what came from the guest made no sense. The
+    /// guest need not have noticed.
+    fn is_served_no_longer(&self, folders: &[SharedFolder<'_>]) -> bool {
+        let is_over = |(folder, served): (&SharedFolder<'_>, &Served)| {
+            let is_over = folder.worker.wait_until_detached(served.attachment, Duration::ZERO);
+            is_over.unwrap_or(false) // a worker that does not say is gone, or about to be
+        };
+        folders.iter().zip(&self.served).any(is_over)
     }
 
     pub(super) fn run(
@@ -111,10 +132,16 @@ impl Guest {
         let (done, is_done) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
+                let mut looked = 0;
                 while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                    looked += 1;
                     if folders.iter().any(|folder| folder.worker.is_gone()) {
-                        self.give_up(FOLDER_LOST);
-                        return;
+                        return self.give_up(FOLDER_LOST);
+                    }
+                    if looked % ASK_EVERY == 0 && self.is_served_no_longer(folders) {
+                        // Unless it has died, which is why then.
+                        self.death.wait_for(OBITUARY);
+                        return self.give_up(FOLDER_ENDED);
                     }
                 }
             });
@@ -180,15 +207,16 @@ impl Guest {
 }
 
 const FOLDER_LOST: &str = "a worker that served its folders is gone";
+const FOLDER_ENDED: &str = "a folder is not served to it any more";
 const NO_NETWORK: &str = "cannot open the way to the network";
 
 /// A folder, and the process that serves it.
-fn share(plan: &VmPlan, nth: usize, folder: &SharedFolder<'_>) -> Result<(Share, u32)> {
+fn share(plan: &VmPlan, nth: usize, folder: &SharedFolder<'_>) -> Result<(Share, Served)> {
     let held = folder.worker.hello()?;
     if held.read_only != folder.read_only {
         return Err(held_otherwise(folder, held.pid));
     }
-    let stream = connect(plan, folder)?;
+    let (stream, attachment) = connect(plan, folder)?;
     let share = Share {
         tag: format!("folder{nth}"),
         path: folder.path.into(),
@@ -196,23 +224,23 @@ fn share(plan: &VmPlan, nth: usize, folder: &SharedFolder<'_>) -> Result<(Share,
         backend: plan.backend(),
         server: ShareServer::Connected(stream.into()),
     };
-    Ok((share, held.pid))
+    Ok((share, Served { worker: held.pid, attachment }))
 }
 
 /// The end for QEMU; the worker serves the other.
-fn connect(plan: &VmPlan, folder: &SharedFolder<'_>) -> Result<UnixStream> {
+fn connect(plan: &VmPlan, folder: &SharedFolder<'_>) -> Result<(UnixStream, u64)> {
     let failed = |error| SandboxError::doing("cannot connect a folder to the guest")(error);
     let owners = Some(Owners::this_user());
     match plan.backend() {
         Backend::Virtiofs => {
             let (listener, stream) = connection(&plan.state_dir).map_err(failed)?;
-            folder.worker.attach(&listener, None, GuestOptions { owners }.encode())?;
-            Ok(stream)
+            let options = GuestOptions { owners }.encode();
+            Ok((stream, folder.worker.attach(&listener, None, options)?))
         }
         Backend::NineP => {
             let (ours, stream) = UnixStream::pair().map_err(failed)?;
-            folder.worker.attach(&ours, None, NinePOptions { owners }.encode())?;
-            Ok(stream)
+            let options = NinePOptions { owners }.encode();
+            Ok((stream, folder.worker.attach(&ours, None, options)?))
         }
     }
 }
