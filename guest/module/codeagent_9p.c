@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR GPL-2.0-only
 /*
- * Carries the kernel's 9P over a virtio console with a single port: a queue of bytes in each
- * direction, and nothing else. Whoever is at the other end on the host serves the file system.
+ * Carries the kernel's 9P over a virtio console that has one port for it: a queue of bytes in each
+ * direction. Whoever is at the other end on the host serves the file system.
  *
  *   mount -t 9p -o trans=console,... virtio3 /mnt
  *
@@ -10,6 +10,10 @@
  *
  * A message goes out as one buffer and comes back in any number of them: the host sees a stream of
  * bytes, and cuts it as it likes.
+ *
+ * The port is the second one: what is sent over the first, which is for people to look at, the host
+ * drops when nobody reads. What belongs to several ports comes along, two more queues to talk about
+ * them: they say when the host has hung up.
  *
  * The device is one that virtio_console would take, too. Whoever mounts binds it to this driver.
  */
@@ -42,6 +46,16 @@
 /* As much as one buffer of the client can hold, which is one piece of memory. */
 #define LARGEST_MESSAGE (1 << 20)
 
+/* Our port among those of the device. */
+#define PORT 1
+
+/* The queues of the device, in their order. */
+enum { FIRST_IN, FIRST_OUT, CONTROL_IN, CONTROL_OUT, PORT_IN, PORT_OUT, QUEUES };
+
+/* What the host says about ports at once; names, which are longer, are none of our business. */
+#define NEWS_BYTES 64
+#define NEWS 4
+
 /* A device, and what is on its way through it. */
 struct line {
 	struct list_head among_lines;
@@ -71,6 +85,12 @@ struct line {
 	u32 size;
 	/* Whose answer it is, with a reference; NULL if nobody waits for it any more. */
 	struct p9_req_t *request;
+
+	/* What is said about the ports. The host has these until the device is reset. */
+	struct virtqueue *control_in;
+	struct virtqueue *control_out;
+	struct virtio_console_control words[3];
+	u8 news[NEWS][NEWS_BYTES];
 };
 
 static LIST_HEAD(lines);
@@ -116,21 +136,24 @@ static void lose(struct line *line)
 /* The head of an answer is there. */
 static bool begin_answer(struct line *line)
 {
-	struct p9_req_t *request = NULL;
+	u16 tag = get_unaligned_le16(line->head + 5);
+	struct p9_req_t *request;
 
 	line->size = get_unaligned_le32(line->head);
-	if (line->size < HEAD)
+	if (line->size < HEAD || line->size > LARGEST_MESSAGE)
 		return false;
-	if (line->client)
-		request = p9_tag_lookup(line->client, get_unaligned_le16(line->head + 5));
-	if (!request)
+	/* Not by p9_tag_lookup, which may wait for whoever was interrupted. */
+	list_for_each_entry(request, &line->unanswered, req_list) {
+		if (request->tc.tag != tag)
+			continue;
+		if (line->size > request->rc.capacity)
+			return false;
+		p9_req_get(request);
+		line->request = request;
+		memcpy(request->rc.sdata, line->head, HEAD);
 		return true;
-	line->request = request;
-	if (READ_ONCE(request->status) != REQ_STATUS_SENT)
-		return true;
-	if (line->size > request->rc.capacity)
-		return false;
-	memcpy(request->rc.sdata, line->head, HEAD);
+	}
+	/* Nobody's: of a mount that is no more. */
 	return true;
 }
 
@@ -196,6 +219,11 @@ static void forget_taken(struct line *line)
 	while (line->untaken && (request = virtqueue_get_buf(line->out, &length))) {
 		line->untaken--;
 		p9_req_put(line->client, request);
+		/* The host may think that whoever waits for room has been told by this. */
+		if (line->full) {
+			line->full = false;
+			wake_up_all(&line->room);
+		}
 	}
 }
 
@@ -213,6 +241,34 @@ static void bytes_came(struct virtqueue *in)
 		if (!line->broken)
 			take(line, buffer, min_t(u32, length, BUFFER_BYTES));
 		offer(line, buffer);
+	}
+	tell = virtqueue_kick_prepare(in);
+	spin_unlock_irqrestore(&line->lock, flags);
+	if (tell)
+		virtqueue_notify(in);
+}
+
+/* The host has said something about ports. */
+static void news_came(struct virtqueue *in)
+{
+	struct line *line = in->vdev->priv;
+	struct virtio_console_control *news;
+	struct scatterlist place;
+	unsigned long flags;
+	unsigned int length;
+	bool tell;
+
+	spin_lock_irqsave(&line->lock, flags);
+	while ((news = virtqueue_get_buf(in, &length))) {
+		u16 event = virtio16_to_cpu(in->vdev, news->event);
+		bool gone = event == VIRTIO_CONSOLE_PORT_REMOVE ||
+			    (event == VIRTIO_CONSOLE_PORT_OPEN && !news->value);
+
+		if (length >= sizeof(*news) && gone && virtio32_to_cpu(in->vdev, news->id) == PORT)
+			lose(line);
+		sg_init_one(&place, news, NEWS_BYTES);
+		/* There is room: it was there before. */
+		WARN_ON(virtqueue_add_inbuf(in, &place, 1, news, GFP_ATOMIC));
 	}
 	tell = virtqueue_kick_prepare(in);
 	spin_unlock_irqrestore(&line->lock, flags);
@@ -241,41 +297,45 @@ static int send(struct p9_client *client, struct p9_req_t *request)
 {
 	struct line *line = client->trans;
 	struct scatterlist place;
+	struct virtqueue *out;
 	unsigned long flags;
-	bool tell;
+	bool tell = false;
 	int err;
 
 	sg_init_one(&place, request->tc.sdata, request->tc.size);
 	for (;;) {
+		/* The queue stays as long as this is held, even if the device goes. */
+		rcu_read_lock();
 		spin_lock_irqsave(&line->lock, flags);
+		out = line->out;
 		if (line->broken) {
-			spin_unlock_irqrestore(&line->lock, flags);
-			return -EIO;
+			err = -EIO;
+			break;
 		}
 		forget_taken(line);
-		err = virtqueue_add_outbuf(line->out, &place, 1, request, GFP_ATOMIC);
+		err = virtqueue_add_outbuf(out, &place, 1, request, GFP_ATOMIC);
 		if (err != -ENOSPC)
 			break;
 		/* Unless some was made in this moment. */
-		line->full = virtqueue_enable_cb(line->out);
+		line->full = virtqueue_enable_cb(out);
 		spin_unlock_irqrestore(&line->lock, flags);
+		rcu_read_unlock();
 		err = wait_event_killable(line->room, !READ_ONCE(line->full));
 		if (err)
 			return err;
 	}
-	if (err) {
-		spin_unlock_irqrestore(&line->lock, flags);
-		return err;
+	if (!err) {
+		line->untaken++;
+		p9_req_get(request);
+		WRITE_ONCE(request->status, REQ_STATUS_SENT);
+		list_add_tail(&request->req_list, &line->unanswered);
+		tell = virtqueue_kick_prepare(out);
 	}
-	line->untaken++;
-	p9_req_get(request);
-	WRITE_ONCE(request->status, REQ_STATUS_SENT);
-	list_add_tail(&request->req_list, &line->unanswered);
-	tell = virtqueue_kick_prepare(line->out);
 	spin_unlock_irqrestore(&line->lock, flags);
 	if (tell)
-		virtqueue_notify(line->out);
-	return 0;
+		virtqueue_notify(out);
+	rcu_read_unlock();
+	return err;
 }
 
 /* What is in the queue cannot be taken back. */
@@ -352,6 +412,11 @@ static void silence(struct line *line)
 	line->untaken = 0;
 	while ((buffer = virtqueue_detach_unused_buf(line->in)))
 		kfree(buffer);
+	/* These are part of the line. */
+	while (virtqueue_detach_unused_buf(line->control_in))
+		;
+	while (virtqueue_detach_unused_buf(line->control_out))
+		;
 	spin_unlock_irqrestore(&line->lock, flags);
 }
 
@@ -396,11 +461,49 @@ static struct p9_trans_module transport = {
  * The device.
  */
 
+/* Tells the host that we are there, and have our port open; asks it to tell us when it has not. */
+static int talk(struct virtio_device *device)
+{
+	static const struct { u32 id; u16 event; } said[] = {
+		{ VIRTIO_CONSOLE_BAD_ID, VIRTIO_CONSOLE_DEVICE_READY },
+		{ PORT, VIRTIO_CONSOLE_PORT_READY },
+		{ PORT, VIRTIO_CONSOLE_PORT_OPEN },
+	};
+	struct line *line = device->priv;
+	struct scatterlist place;
+	int number, err;
+
+	for (number = 0; number < NEWS; number++) {
+		sg_init_one(&place, line->news[number], NEWS_BYTES);
+		err = virtqueue_add_inbuf(line->control_in, &place, 1, line->news[number],
+					  GFP_KERNEL);
+		if (err)
+			return err;
+	}
+	for (number = 0; number < ARRAY_SIZE(said); number++) {
+		struct virtio_console_control *word = &line->words[number];
+
+		word->id = cpu_to_virtio32(device, said[number].id);
+		word->event = cpu_to_virtio16(device, said[number].event);
+		word->value = cpu_to_virtio16(device, 1);
+		sg_init_one(&place, word, sizeof(*word));
+		err = virtqueue_add_outbuf(line->control_out, &place, 1, word, GFP_KERNEL);
+		if (err)
+			return err;
+	}
+	return 0;
+}
+
 static int probe(struct virtio_device *device)
 {
-	vq_callback_t *callbacks[] = { bytes_came, bytes_gone };
-	static const char *const names[] = { "answers", "requests" };
-	struct virtqueue *queues[2];
+	vq_callback_t *callbacks[QUEUES] = {
+		[CONTROL_IN] = news_came, [PORT_IN] = bytes_came, [PORT_OUT] = bytes_gone,
+	};
+	/* Those that are of no use to us need a name, too, or others take their place. */
+	static const char *const names[QUEUES] = {
+		"first in", "first out", "news", "words", "answers", "requests",
+	};
+	struct virtqueue *queues[QUEUES];
 	struct line *line;
 	int err, number;
 
@@ -414,11 +517,13 @@ static int probe(struct virtio_device *device)
 	strscpy(line->name, dev_name(&device->dev), sizeof(line->name));
 	device->priv = line;
 
-	err = virtio_find_vqs(device, 2, queues, callbacks, names, NULL);
+	err = virtio_find_vqs(device, QUEUES, queues, callbacks, names, NULL);
 	if (err)
 		goto no_queues;
-	line->in = queues[0];
-	line->out = queues[1];
+	line->control_in = queues[CONTROL_IN];
+	line->control_out = queues[CONTROL_OUT];
+	line->in = queues[PORT_IN];
+	line->out = queues[PORT_OUT];
 	virtqueue_disable_cb(line->out);
 	for (number = 0; number < BUFFERS && line->in->num_free; number++) {
 		void *buffer = kmalloc(BUFFER_BYTES, GFP_KERNEL);
@@ -427,12 +532,13 @@ static int probe(struct virtio_device *device)
 			break;
 		offer(line, buffer);
 	}
-	if (!number) {
-		err = -ENOMEM;
+	err = number ? talk(device) : -ENOMEM;
+	if (err)
 		goto no_buffers;
-	}
 	virtio_device_ready(device);
 	virtqueue_kick(line->in);
+	virtqueue_kick(line->control_in);
+	virtqueue_kick(line->control_out);
 
 	mutex_lock(&lines_lock);
 	list_add_tail(&line->among_lines, &lines);
@@ -440,6 +546,8 @@ static int probe(struct virtio_device *device)
 	return 0;
 
 no_buffers:
+	while (number--)
+		kfree(virtqueue_detach_unused_buf(line->in));
 	device->config->del_vqs(device);
 no_queues:
 	kref_put(&line->users, free_line);
@@ -453,6 +561,8 @@ static void removed(struct virtio_device *device)
 	mutex_lock(&lines_lock);
 	list_del(&line->among_lines);
 	silence(line);
+	/* Whoever has just sent something may be about to tell the host of it. */
+	synchronize_rcu();
 	device->config->del_vqs(device);
 	line->in = NULL;
 	line->out = NULL;
@@ -465,19 +575,34 @@ static const struct virtio_device_id devices[] = {
 	{ 0 },
 };
 
-/* One with several ports is not for us: it needs somebody to talk about them with. */
+static const unsigned int features[] = { VIRTIO_CONSOLE_F_MULTIPORT };
+
+/* Our port is the second one. */
 static int validate(struct virtio_device *device)
 {
-	return __virtio_test_bit(device, VIRTIO_CONSOLE_F_MULTIPORT) ? -ENODEV : 0;
+	return virtio_has_feature(device, VIRTIO_CONSOLE_F_MULTIPORT) ? 0 : -ENODEV;
 }
+
+#ifdef CONFIG_PM_SLEEP
+/* What is on its way would be lost with the device, so the guest stays awake. */
+static int freeze(struct virtio_device *device)
+{
+	return -EBUSY;
+}
+#endif
 
 static struct virtio_driver driver = {
 	.driver.name = "codeagent_9p",
 	.driver.owner = THIS_MODULE,
 	.id_table = devices,
+	.feature_table = features,
+	.feature_table_size = ARRAY_SIZE(features),
 	.validate = validate,
 	.probe = probe,
 	.remove = removed,
+#ifdef CONFIG_PM_SLEEP
+	.freeze = freeze,
+#endif
 };
 
 static int __init start(void)

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use crate::process::{find_program, is_root, program, run_silently};
 
+const NEEDED_RUST: &str = env!("CARGO_PKG_RUST_VERSION");
+
 /// A program the tests call, and the Debian package that has it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Needed {
@@ -37,6 +39,9 @@ pub(crate) const FOR_GUESTS: &[Needed] = &[
     Needed { program: "xz", package: "xz-utils" },
     Needed { program: "gcc", package: "gcc" },
     Needed { program: "make", package: "make" },
+    // What the kernel's own tools for modules are linked to.
+    #[cfg(target_arch = "x86_64")]
+    Needed { program: "/usr/lib/x86_64-linux-gnu/libelf.so.1", package: "libelf1" },
     Needed { program: "mmdebstrap", package: "mmdebstrap" },
     Needed { program: "fakeroot", package: "fakeroot" },
     Needed { program: "newuidmap", package: "uidmap" },
@@ -100,13 +105,26 @@ pub(crate) fn install_missing(needed: &[Needed]) {
     }
 }
 
-/// The packages of what is not there.
+/// The packages of what is not there, or too old.
 pub(crate) fn missing(needed: &[Needed]) -> Vec<&'static str> {
     let is_missing = |needed: &&Needed| match Path::new(needed.program) {
-        path if path.is_absolute() => !path.exists(),
+        path if path.is_absolute() => !path.exists() || is_too_old(needed.program),
         _ => find_program(needed.program).is_none(),
     };
     needed.iter().filter(is_missing).map(|needed| needed.package).collect()
+}
+
+/// Whether it is a compiler that does not know the Rust this is written in: which of several versions
+/// a machine has depends on how old its package lists were.
+fn is_too_old(program_path: &str) -> bool {
+    let said = || run_silently(program(program_path).arg("--version")).ok();
+    program_path.ends_with("/rustc") && said().and_then(|said| minor(&said)) < minor(NEEDED_RUST)
+}
+
+/// The second number of the version in such a text.
+fn minor(text: &str) -> Option<u32> {
+    let version = text.split_whitespace().find(|word| word.starts_with("1."))?;
+    version.split('.').nth(1)?.parse().ok()
 }
 
 fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
@@ -118,10 +136,24 @@ fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
                 .env("DEBIAN_FRONTEND", "noninteractive"),
         )
     };
-    // The package lists of a new machine are often empty or old; fetch them only when needed.
-    if install().is_err() {
-        run_silently(program("apt-get").arg("update"))?;
-        install()?;
+    // The package lists of a new machine are often empty or old, and then packages are, too. Without a
+    // network they have to do.
+    let _ = run_silently(program("apt-get").arg("update"));
+    install().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_their_second_number() {
+        assert_eq!(
+            minor("rustc 1.85.0 (4d91de4e4 2025-02-17) (built from a source tarball)"),
+            Some(85)
+        );
+        assert_eq!(minor("1.91"), Some(91));
+        assert_eq!(minor("no version"), None);
+        assert!(minor(NEEDED_RUST).is_some());
     }
-    Ok(())
 }

@@ -6,8 +6,9 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
 
-use codeagent_interceptor::OnConflict;
+use codeagent_interceptor::{OnConflict, StepRequest};
 use codeagent_test_support::assert_tree_eq;
 use codeagent_test_support::workloads::project;
 use common::folder::{Carrier, Session, over_each_carrier, parts};
@@ -55,6 +56,41 @@ fn whatever_a_guest_changes_is_undone_exactly_and_the_guest_sees_it(carrier: Car
     what_is_open_is_seen_as_it_has_become(&mut session);
     a_mapping_is_recorded_when_the_guest_writes_it_out(&mut session);
     a_tree_of_many_files_is_removed_and_brought_back(&mut session);
+}
+
+over_each_carrier! {
+    /// More in one message than a socket holds, to a worker that does not read for a while.
+    what_a_guest_sends_arrives_whole_however_slowly_it_is_taken
+}
+
+fn what_a_guest_sends_arrives_whole_however_slowly_it_is_taken(carrier: Carrier) {
+    use rustix::process::{Pid, Signal, kill_process};
+    let test = "what_a_guest_sends_arrives_whole_however_slowly_it_is_taken";
+    let Some(parts) = parts(test) else { return };
+    let mut session = Session::start(&parts, carrier, project);
+    let line = "a line that is the same everywhere\n";
+    let whole = line.repeat((8 << 20) / line.len() + 1)[..8 << 20].to_owned();
+    let text = line.trim_end();
+    session.guest.sh(&format!("yes '{text}' | head -c {} > /tmp/source", whole.len()));
+    session.client().open_step(StepRequest::command("dd")).unwrap();
+    session.guest.ask("dd if=/tmp/source of=large bs=512k && cp large again");
+    let large = session.workspace.path("large");
+    let begun = Instant::now();
+    while !large.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never begins");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let worker = Pid::from_raw(i32::try_from(session.worker.id()).unwrap()).unwrap();
+    kill_process(worker, Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    kill_process(worker, Signal::CONT).unwrap();
+    let outcome = session.guest.answer();
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    session.guest.sh("sync");
+    session.client().close_step(Some(0)).unwrap();
+    for name in ["large", "again"] {
+        assert!(fs::read(session.workspace.path(name)).unwrap() == whole.as_bytes(), "{name}");
+    }
 }
 
 /// What a program in the guest says of a file that changes while it has it open or mapped: undone

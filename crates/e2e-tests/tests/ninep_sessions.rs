@@ -16,7 +16,9 @@ const SAY_NONSENSE: &str = "cd /sys/bus/virtio/drivers
     device=$(basename /sys/bus/pci/devices/0000:00:10.0/virtio*)
     echo $device > codeagent_9p/unbind
     echo $device > virtio_console/bind
-    for terminal in /dev/hvc*; do echo 'this is no message' > $terminal; done 2>/dev/null
+    n=0; until ls /sys/bus/virtio/devices/$device/virtio-ports/vport*; do
+        n=$((n + 1)); [ $n -lt 600 ] || exit 1; sleep 0.1; done >/dev/null 2>&1
+    echo 'this is no message' > /dev/$(ls /sys/bus/virtio/devices/$device/virtio-ports)
     sleep 600";
 
 /// What the worker hears makes no sense, so it serves that guest no longer. The guest itself does not

@@ -58,7 +58,7 @@ pub enum Backend {
     #[default]
     #[serde(rename = "virtiofs")]
     Virtiofs,
-    /// 9P2000.L over a serial port: for hosts that cannot share memory with QEMU.
+    /// 9P2000.L over a serial device: for hosts that cannot share memory with QEMU.
     #[serde(rename = "9p")]
     NineP,
 }

@@ -1,5 +1,5 @@
-//! Devices that our own module carries 9P over (`guest/module`). They are consoles with one port, so
-//! the kernel's driver for consoles has taken them by the time anybody asks.
+//! Devices that our own module carries 9P over (`guest/module`). They are consoles to the kernel, whose
+//! driver for those has taken them by the time anybody asks.
 
 use std::fs;
 use std::io;

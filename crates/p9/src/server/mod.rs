@@ -48,7 +48,8 @@ pub struct Limits {
     /// Bytes that those have together.
     pub waiting_bytes: usize,
     /// How long none of those may come to its end before a further mutation, which has waited for
-    /// that, fails with ENOSPC: then they wait for a person.
+    /// that, fails with ENOSPC: then they wait for a person. Nothing else of the client is read
+    /// meanwhile.
     pub patience: Duration,
     /// Locks that are waited for at once; further ones are told that they are blocked.
     pub waiting_locks: usize,

@@ -216,7 +216,8 @@ impl<S: Share, W: Write + Send + 'static> Session<S, W> {
         };
         let (pool, most) = match request {
             Request::Lock { .. } => (&self.lock_pool, self.limits.waiting_locks),
-            _ => (&self.pool, self.limits.waiting),
+            // They have been counted. One that has just been answered may still be in the pool.
+            _ => (&self.pool, usize::MAX),
         };
         if pool.take(most, job) {
             return Ok(());

@@ -79,7 +79,7 @@ impl From<ViewArgument> for View {
 pub(crate) enum BackendArgument {
     /// A device in the memory of the guest
     Virtiofs,
-    /// 9P over a serial port, as on hosts that cannot share memory with QEMU; slower
+    /// 9P over a serial device, as on hosts that cannot share memory with QEMU; slower
     #[value(name = "9p")]
     NineP,
 }

@@ -174,11 +174,11 @@ impl Line {
             }
             ShareTransport::Console { slot, endpoint } => {
                 self.character_device(&id, endpoint);
-                // With one port, there are two queues and nothing to be said about them; with three
-                // interrupts, each queue has its own.
-                let device = format!("virtio-serial-pci,id={id}-bus,addr={slot:#x},max_ports=1");
-                self.option("device", format!("{device},vectors=3,ioeventfd=off"));
-                self.option("device", format!("virtconsole,chardev={id},bus={id}-bus.0"));
+                // The first port would be a console, where QEMU drops what nobody takes at once. With
+                // four interrupts, each queue that there is something to say about has its own.
+                let device = format!("virtio-serial-pci,id={id}-bus,addr={slot:#x},max_ports=2");
+                self.option("device", format!("{device},vectors=4,ioeventfd=off"));
+                self.option("device", format!("virtserialport,nr=1,chardev={id},bus={id}-bus.0"));
             }
         }
     }

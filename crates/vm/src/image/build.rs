@@ -105,7 +105,7 @@ fn build_in(
     write(&dir.join(KERNEL), &kernel::unpacked(fs::read(packed)?, request.architecture)?)?;
 
     let modules = unpacked.path().join("lib/modules");
-    let module_9p = match build_module(request, &apt, &packages.headers, &modules, progress) {
+    let module_9p = match build_module(request, &apt, &packages, &modules, progress) {
         Ok(()) => true,
         Err(error) => {
             progress(BuildProgress::WithoutModule(error.to_string()));
@@ -156,7 +156,7 @@ fn fetched(
 fn build_module(
     request: &BuildRequest,
     apt: &Apt<'_>,
-    headers: &[Locked],
+    Packages { kernel, headers, .. }: &Packages,
     modules: &Path,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<()> {
@@ -166,6 +166,10 @@ fn build_module(
     }
     if headers.is_empty() {
         return Err(io::Error::other("the lock names no headers of the kernel"));
+    }
+    // A module of another kernel would not be loaded, and there would be no folder at all.
+    if headers.iter().any(|package| package.version != kernel.version) {
+        return Err(io::Error::other("the headers that the lock names are of another kernel"));
     }
     let debs = headers.iter().map(|package| fetched(apt, package, progress));
     let debs = debs.collect::<io::Result<Vec<_>>>()?;

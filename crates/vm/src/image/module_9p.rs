@@ -17,6 +17,21 @@ const MAKEFILE: &str = include_str!("../../../../guest/module/Kbuild");
 /// The kernel's own compiler, then any.
 const COMPILERS: [&str; 2] = ["gcc-12", "gcc"];
 
+/// What would change the result: whoever runs this may be run by another make, or build kernels.
+const MEANT_FOR_OTHERS: [&str; 11] = [
+    "ARCH",
+    "CROSS_COMPILE",
+    "GNUMAKEFLAGS",
+    "KBUILD_EXTMOD",
+    "KBUILD_OUTPUT",
+    "KCPPFLAGS",
+    "LLVM",
+    "MAKEFLAGS",
+    "MAKELEVEL",
+    "MFLAGS",
+    "O",
+];
+
 /// Builds it below `dir`, with the headers and tools from these packages. Nothing in it tells where
 /// that was.
 pub(crate) fn build(packages: &[PathBuf], dir: &Path) -> io::Result<PathBuf> {
@@ -35,8 +50,9 @@ pub(crate) fn build(packages: &[PathBuf], dir: &Path) -> io::Result<PathBuf> {
     make.arg(format!("CC={compiler}"));
     make.arg(format!("KCFLAGS=-g0 -ffile-prefix-map={}=.", dir.display()));
     make.arg("modules").env("LC_ALL", "C");
-    // Whoever runs this may be run by another make.
-    make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    for variable in MEANT_FOR_OTHERS {
+        make.env_remove(variable);
+    }
     run(&mut make)?;
     Ok(module.join(format!("{NAME}.ko")))
 }
