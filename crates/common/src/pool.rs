@@ -50,7 +50,7 @@ impl Pool {
         }
         if state.idle <= state.jobs.len() && state.threads < MOST_THREADS {
             let shared = Arc::clone(&self.shared);
-            let name = "guest-waiting".to_owned();
+            let name = "waiting".to_owned();
             match std::thread::Builder::new().name(name).spawn(move || shared.work()) {
                 Ok(_) => state.threads += 1,
                 Err(_) if state.threads == 0 => return false,

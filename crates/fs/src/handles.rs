@@ -33,6 +33,8 @@ pub(crate) struct Writable {
     pub(crate) file: FileId,
     /// By a name whose content is inspected.
     pub(crate) inspected: bool,
+    /// Open for reading as well: only then can it be mapped for writing.
+    pub(crate) mappable: bool,
 }
 
 impl Handles {
@@ -79,10 +81,10 @@ impl Handles {
         self.files_of(|_| true)
     }
 
-    /// Those that are open for writing.
-    pub(crate) fn writable_files(&self) -> Vec<u64> {
+    /// Those of which a client may have a mapping that it writes to.
+    pub(crate) fn mappable_files(&self) -> Vec<u64> {
         let writable = self.writable.read();
-        self.files_of(|handle| writable.contains_key(handle))
+        self.files_of(|handle| writable.get(handle).is_some_and(|open| open.mappable))
     }
 
     fn files_of(&self, wanted: impl Fn(&u64) -> bool) -> Vec<u64> {
@@ -163,14 +165,15 @@ mod tests {
     #[test]
     fn files_are_known_by_their_inodes_until_their_last_handle_is_closed() {
         let handles = Handles::new(10);
-        handles.open.store(3, Ordering::Relaxed);
+        handles.open.store(4, Ordering::Relaxed);
         let file = FileId { device: 1, inode: 70 };
-        let open = Writable { inode: 7, file, inspected: false };
-        for (handle, inode) in [(1, 7), (2, 7), (3, 8)] {
+        let open = Writable { inode: 7, file, inspected: false, mappable: true };
+        for (handle, inode) in [(1, 7), (2, 7), (3, 8), (4, 8)] {
             handles.opened(handle, inode);
         }
         handles.remember(2, open);
-        assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![7]));
+        handles.remember(4, Writable { inode: 8, mappable: false, ..open });
+        assert_eq!((handles.files(), handles.mappable_files()), (vec![7, 8], vec![7]));
         assert_eq!(handles.writable(7, 2).ok(), Some(open));
         assert!(handles.writable(8, 2).is_err(), "another file's handle");
         assert!(handles.writable(7, 1).is_err(), "a handle for reading");
@@ -179,8 +182,8 @@ mod tests {
         assert!(handles.close(9, of(7)).is_err(), "another client's handle");
         assert_eq!(handles.close(2, of(7)).unwrap(), Some(open));
         assert!(handles.writable(7, 2).is_err(), "closed");
-        assert_eq!((handles.files(), handles.writable_files()), (vec![7, 8], vec![]));
+        assert_eq!((handles.files(), handles.mappable_files()), (vec![7, 8], vec![]));
         assert_eq!(handles.close(1, of(7)).unwrap(), None);
-        assert_eq!(handles.files(), [8]);
+        assert_eq!(handles.files(), [8], "two handles are left");
     }
 }

@@ -221,9 +221,9 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         self.handles.files()
     }
 
-    /// The inodes of files that clients have open for writing.
-    pub fn writable_files(&self) -> Vec<u64> {
-        self.handles.writable_files()
+    /// The inodes of files that clients may have mapped and write to through memory.
+    pub fn mappable_files(&self) -> Vec<u64> {
+        self.handles.mappable_files()
     }
 
     /// Whether a mutation that comes now might have to wait for somebody's answer, or for an undo.

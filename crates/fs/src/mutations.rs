@@ -100,7 +100,8 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             self.handles.opened(handle, entry.inode);
             let file = host_file::id_behind_handle(&self.shared.fs, ctx, entry.inode, handle)?;
             let inspected = self.interceptor.inspects(path.as_path());
-            self.remember(handle, Writable { inode: entry.inode, file, inspected });
+            let mappable = is_mappable(flags);
+            self.remember(handle, Writable { inode: entry.inode, file, inspected, mappable });
             permit.created(file);
         }
         Ok((entry, handle, options))
@@ -255,7 +256,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             let (handle, options) = self.handles.admit(open)?;
             let Some(handle) = handle else { return Ok((None, options)) };
             self.handles.opened(handle, inode);
-            if writable && let Err(error) = self.opened_for_writing(ctx, inode, handle) {
+            if writable && let Err(error) = self.opened_for_writing(ctx, inode, handle, flags) {
                 self.close_again(ctx, inode, handle);
                 return Err(error);
             }
@@ -270,10 +271,17 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         Ok((Some(handle), options))
     }
 
-    fn opened_for_writing(&self, ctx: Context, inode: u64, handle: u64) -> io::Result<()> {
+    fn opened_for_writing(
+        &self,
+        ctx: Context,
+        inode: u64,
+        handle: u64,
+        flags: u32,
+    ) -> io::Result<()> {
         let file = host_file::id_behind_handle(&self.shared.fs, ctx, inode, handle)?;
         let inspected = self.interceptor.inspects(self.shared.paths.path(inode)?.as_path());
-        self.remember(handle, Writable { inode, file, inspected });
+        let mappable = is_mappable(flags);
+        self.remember(handle, Writable { inode, file, inspected, mappable });
         Ok(())
     }
 
@@ -301,6 +309,11 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let place = (inode, Some(handle));
         self.change(ctx, place, |file| Mutation::Truncate { file, length: 0 }, host).map(|_| ())
     }
+}
+
+/// Whether what is opened so can be mapped for writing.
+fn is_mappable(flags: u32) -> bool {
+    flags as i32 & libc::O_ACCMODE == libc::O_RDWR
 }
 
 /// The flags that open a file and do nothing else: clients may send any.

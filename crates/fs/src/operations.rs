@@ -275,6 +275,9 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             libc::S_IFREG | 0 => EntryKind::File,
             libc::S_IFIFO => EntryKind::Fifo,
             libc::S_IFSOCK => EntryKind::Socket,
+            // In an overlay it would stand for nothing at all, and one of the next command's may lie
+            // over the folder.
+            libc::S_IFCHR if rdev == 0 => return Err(io::Error::from_raw_os_error(libc::EPERM)),
             libc::S_IFCHR | libc::S_IFBLK => EntryKind::Device,
             _ => return Err(invalid()),
         };
@@ -374,10 +377,10 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
         let append = has(flags, libc::O_APPEND) && !delayed_write;
         let length = u64::from(size);
         // Bytes behind the end, wherever that is, are what an append adds.
-        let (start, added) = if append { (u64::MAX, 0) } else { (offset, length) };
+        let start = if append { u64::MAX } else { offset };
         let short_way = match inspected {
             true => None,
-            false => self.interceptor.repeat_write(file, start, added),
+            false => self.interceptor.repeat_write(file, start, length),
         };
         let permit = match short_way {
             Some(permit) => permit,

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use codeagent_common::Pool;
 use codeagent_fs::{Cache, Incoming, Outgoing};
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation,
@@ -50,6 +51,10 @@ const WANTED: [InitFlags; 5] = [
 const WANTED_WITH_CACHE: [InitFlags; 2] =
     [InitFlags::FUSE_DO_READDIRPLUS, InitFlags::FUSE_READDIRPLUS_AUTO];
 
+/// Mutations that wait for somebody at once. The engine refuses far fewer; this is for those that
+/// it has not seen yet.
+const MOST_WAITING: usize = 4096;
+
 /// A filesystem, as the kernel is to see it.
 pub(crate) struct Adapter<F> {
     fs: Arc<F>,
@@ -61,6 +66,27 @@ pub(crate) struct Adapter<F> {
     flushes: bool,
     /// The kernel may read files itself.
     passthrough: Option<Arc<Modes>>,
+    waiting: Arc<Waiting>,
+}
+
+/// Who has to wait for somebody does so in a thread of its own: those that serve requests are few,
+/// and whoever only reads is not to wait as well.
+struct Waiting {
+    /// Whether a mutation that comes now might have to.
+    may_wait: Box<dyn Fn() -> bool + Send + Sync>,
+    threads: Pool,
+}
+
+// By hand: a derived one would want the filesystem itself to be copied.
+impl<F> Clone for Adapter<F> {
+    fn clone(&self) -> Self {
+        Self {
+            fs: Arc::clone(&self.fs),
+            passthrough: self.passthrough.clone(),
+            waiting: Arc::clone(&self.waiting),
+            ..*self
+        }
+    }
 }
 
 impl<F> Adapter<F> {
@@ -69,6 +95,7 @@ impl<F> Adapter<F> {
         cache: Cache,
         root: BorrowedFd<'_>,
         passthrough: Option<Modes>,
+        may_wait: impl Fn() -> bool + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let keeps_directories = match cache {
             Cache::Never => Duration::ZERO,
@@ -77,7 +104,12 @@ impl<F> Adapter<F> {
         };
         let flushes = local::may_fail_to_close(root)?;
         let (caches_names, passthrough) = (cache == Cache::Auto, passthrough.map(Arc::new));
-        Ok(Self { fs, caches_names, keeps_directories, flushes, passthrough })
+        let waiting = Arc::new(Waiting { may_wait: Box::new(may_wait), threads: Pool::default() });
+        Ok(Self { fs, caches_names, keeps_directories, flushes, passthrough, waiting })
+    }
+
+    fn may_wait(&self) -> bool {
+        (self.waiting.may_wait)()
     }
 
     fn reply_entry(&self, reply: ReplyEntry, outcome: Answer<Entry>) {
@@ -87,6 +119,18 @@ impl<F> Adapter<F> {
             Entry { attr_timeout: entry.attr_timeout.max(least), ..entry }
         });
         reply_entry(reply, kept);
+    }
+}
+
+impl<F: Send + Sync + 'static> Adapter<F> {
+    /// Serves a mutation, here or where it can wait. One that is too many is dropped, and with it
+    /// its reply, which then says that it has failed.
+    fn mutate(&self, serve: impl FnOnce(&Self) + Send + 'static) {
+        if !self.may_wait() {
+            return serve(self);
+        }
+        let adapter = self.clone();
+        let _ = self.waiting.threads.take(MOST_WAITING, move || serve(&adapter));
     }
 }
 
@@ -177,9 +221,11 @@ where
     ) {
         let (wanted, mut valid) = Wish { mode, uid, gid, size, atime, mtime }.to_request();
         valid.set(SetattrValid::KILL_SUIDGID, size.is_some() && loses_privileges(request));
-        let handle = handle.map(|handle| handle.0);
-        let outcome = self.fs.setattr(context(request), inode.0, wanted, handle, valid);
-        reply_attr(reply, inode, outcome);
+        let (ctx, handle) = (context(request), handle.map(|handle| handle.0));
+        self.mutate(move |this| {
+            let outcome = this.fs.setattr(ctx, inode.0, wanted, handle, valid);
+            reply_attr(reply, inode, outcome);
+        });
     }
 
     fn readlink(&self, request: &Request, inode: INodeNo, reply: ReplyData) {
@@ -199,12 +245,14 @@ where
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let extensions = Extensions::default();
-        let made = c_string(name).and_then(|name| {
-            let ctx = context(request);
-            self.fs.mknod(ctx, parent.0, &name, mode, rdev, umask, extensions).map_err(errno)
+        let (ctx, name) = (context(request), c_string(name));
+        self.mutate(move |this| {
+            let made = name.and_then(|name| {
+                let extensions = Extensions::default();
+                this.fs.mknod(ctx, parent.0, &name, mode, rdev, umask, extensions).map_err(errno)
+            });
+            this.reply_entry(reply, made);
         });
-        self.reply_entry(reply, made);
     }
 
     fn mkdir(
@@ -216,12 +264,14 @@ where
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let extensions = Extensions::default();
-        let made = c_string(name).and_then(|name| {
-            let ctx = context(request);
-            self.fs.mkdir(ctx, parent.0, &name, mode, umask, extensions).map_err(errno)
+        let (ctx, name) = (context(request), c_string(name));
+        self.mutate(move |this| {
+            let made = name.and_then(|name| {
+                let extensions = Extensions::default();
+                this.fs.mkdir(ctx, parent.0, &name, mode, umask, extensions).map_err(errno)
+            });
+            this.reply_entry(reply, made);
         });
-        self.reply_entry(reply, made);
     }
 
     fn symlink(
@@ -232,12 +282,14 @@ where
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let made = c_string(name).and_then(|name| {
-            let target = c_string(target.as_os_str())?;
-            let (ctx, extensions) = (context(request), Extensions::default());
-            self.fs.symlink(ctx, &target, parent.0, &name, extensions).map_err(errno)
+        let (ctx, name, target) = (context(request), c_string(name), c_string(target.as_os_str()));
+        self.mutate(move |this| {
+            let made = name.and_then(|name| {
+                let (target, extensions) = (target?, Extensions::default());
+                this.fs.symlink(ctx, &target, parent.0, &name, extensions).map_err(errno)
+            });
+            this.reply_entry(reply, made);
         });
-        self.reply_entry(reply, made);
     }
 
     fn link(
@@ -248,22 +300,28 @@ where
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let made = c_string(name).and_then(|name| {
-            self.fs.link(context(request), inode.0, parent.0, &name).map_err(errno)
+        let (ctx, name) = (context(request), c_string(name));
+        self.mutate(move |this| {
+            let made =
+                name.and_then(|name| this.fs.link(ctx, inode.0, parent.0, &name).map_err(errno));
+            this.reply_entry(reply, made);
         });
-        self.reply_entry(reply, made);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = c_string(name)
-            .and_then(|name| self.fs.unlink(context(request), parent.0, &name).map_err(errno));
-        reply_empty(reply, removed);
+        let (ctx, name) = (context(request), c_string(name));
+        self.mutate(move |this| {
+            let removed = name.and_then(|name| this.fs.unlink(ctx, parent.0, &name).map_err(errno));
+            reply_empty(reply, removed);
+        });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = c_string(name)
-            .and_then(|name| self.fs.rmdir(context(request), parent.0, &name).map_err(errno));
-        reply_empty(reply, removed);
+        let (ctx, name) = (context(request), c_string(name));
+        self.mutate(move |this| {
+            let removed = name.and_then(|name| this.fs.rmdir(ctx, parent.0, &name).map_err(errno));
+            reply_empty(reply, removed);
+        });
     }
 
     fn rename(
@@ -276,25 +334,29 @@ where
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let renamed = c_string(name).and_then(|name| {
-            let new_name = c_string(new_name)?;
-            let ctx = context(request);
-            self.fs
-                .rename(ctx, parent.0, &name, new_parent.0, &new_name, flags.bits())
-                .map_err(errno)
+        let (ctx, name, new_name) = (context(request), c_string(name), c_string(new_name));
+        self.mutate(move |this| {
+            let renamed = name.and_then(|name| {
+                let (new_name, flags) = (new_name?, flags.bits());
+                this.fs.rename(ctx, parent.0, &name, new_parent.0, &new_name, flags).map_err(errno)
+            });
+            reply_empty(reply, renamed);
         });
-        reply_empty(reply, renamed);
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (ctx, kill_priv) = (context(request), loses_privileges(request));
         let (inode, flags) = (inode.0, flags.0);
-        match &self.passthrough {
-            None => reply_open(reply, self.fs.open(ctx, inode, kill_priv, flags as u32)),
+        let open = move |this: &Self| match &this.passthrough {
+            None => reply_open(reply, this.fs.open(ctx, inode, kill_priv, flags as u32)),
             Some(modes) => {
-                let (fs, modes) = (Arc::clone(&self.fs), Arc::clone(modes));
+                let (fs, modes) = (Arc::clone(&this.fs), Arc::clone(modes));
                 Opening { fs, modes, ctx, inode, kill_priv, flags }.answer(reply);
             }
+        };
+        match flags & libc::O_TRUNC {
+            0 => open(self),
+            _ => self.mutate(open),
         }
     }
 
@@ -308,25 +370,27 @@ where
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let extensions = Extensions::default();
         let kill_priv = loses_privileges(request);
-        let ctx = context(request);
-        let created = c_string(name).and_then(|name| {
-            self.fs
-                .create(ctx, parent.0, &name, mode, kill_priv, flags as u32, umask, extensions)
-                .map_err(errno)
-        });
-        match created {
-            Ok((entry, handle, options)) => {
-                let modes = self.passthrough.as_deref();
-                if reply_created(modes, reply, flags, &entry, (handle, options)).is_err() {
-                    let (inode, handle) = (entry.inode, handle.unwrap_or(0));
-                    let _ = self.fs.release(ctx, inode, flags as u32, handle, false, false, None);
-                    self.fs.forget(ctx, inode, 1);
+        let (ctx, name) = (context(request), c_string(name));
+        self.mutate(move |this| {
+            let created = name.and_then(|name| {
+                let (how, extensions) = (flags as u32, Extensions::default());
+                this.fs
+                    .create(ctx, parent.0, &name, mode, kill_priv, how, umask, extensions)
+                    .map_err(errno)
+            });
+            match created {
+                Ok((entry, handle, options)) => {
+                    let modes = this.passthrough.as_deref();
+                    if reply_created(modes, reply, flags, &entry, (handle, options)).is_err() {
+                        let (inode, handle, how) = (entry.inode, handle.unwrap_or(0), flags as u32);
+                        let _ = this.fs.release(ctx, inode, how, handle, false, false, None);
+                        this.fs.forget(ctx, inode, 1);
+                    }
                 }
+                Err(errno) => reply.error(errno),
             }
-            Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn read(
@@ -367,10 +431,18 @@ where
         // From the page cache, as of a mapping: it arrives later, and where it is to go.
         let delayed = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kill_priv = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let (fs, from) = (&self.fs, Outgoing(data));
-        let written =
-            fs.write(ctx, inode.0, handle.0, from, size, offset, owner, delayed, kill_priv, flags);
-        reply_written(reply, written);
+        let write = move |this: &Self, data: &[u8]| {
+            let (place, from) = ((inode.0, handle.0), Outgoing(data));
+            let written = this
+                .fs
+                .write(ctx, place.0, place.1, from, size, offset, owner, delayed, kill_priv, flags);
+            reply_written(reply, written);
+        };
+        if self.may_wait() {
+            let data = data.to_vec();
+            return self.mutate(move |this| write(this, &data));
+        }
+        write(self, data);
     }
 
     fn flush(
@@ -544,13 +616,19 @@ where
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let set = c_string(name).and_then(|c_name| {
-            let ctx = context(request);
+        let ctx = context(request);
+        let wanted = c_string(name).and_then(|c_name| {
             let attr = || self.fs.getattr(ctx, inode.0, None).map(|(attr, _)| attr);
             let extra = acl::costs_set_group_id(request, name, attr).map_err(errno)?;
-            self.fs.setxattr(ctx, inode.0, &c_name, value, flags as u32, extra).map_err(errno)
+            Ok((c_name, extra))
         });
-        reply_empty(reply, set);
+        let value = value.to_vec();
+        self.mutate(move |this| {
+            let set = wanted.and_then(|(name, extra)| {
+                this.fs.setxattr(ctx, inode.0, &name, &value, flags as u32, extra).map_err(errno)
+            });
+            reply_empty(reply, set);
+        });
     }
 
     fn getxattr(
@@ -580,9 +658,12 @@ where
     }
 
     fn removexattr(&self, request: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = c_string(name)
-            .and_then(|name| self.fs.removexattr(context(request), inode.0, &name).map_err(errno));
-        reply_empty(reply, removed);
+        let (ctx, name) = (context(request), c_string(name));
+        self.mutate(move |this| {
+            let removed =
+                name.and_then(|name| this.fs.removexattr(ctx, inode.0, &name).map_err(errno));
+            reply_empty(reply, removed);
+        });
     }
 
     fn access(&self, request: &Request, inode: INodeNo, mask: AccessFlags, reply: ReplyEmpty) {
@@ -601,8 +682,10 @@ where
         reply: ReplyEmpty,
     ) {
         let (ctx, mode) = (context(request), mode as u32);
-        let allocated = self.fs.fallocate(ctx, inode.0, handle.0, mode, offset, length);
-        reply_empty(reply, allocated.map_err(errno));
+        self.mutate(move |this| {
+            let allocated = this.fs.fallocate(ctx, inode.0, handle.0, mode, offset, length);
+            reply_empty(reply, allocated.map_err(errno));
+        });
     }
 
     fn lseek(
@@ -640,9 +723,11 @@ where
         }
         let (from, to) = ((inode_in.0, handle_in.0), (inode_out.0, handle_out.0));
         let (ctx, flags) = (context(request), flags.bits());
-        let copied = self
-            .fs
-            .copyfilerange(ctx, from.0, from.1, offset_in, to.0, to.1, offset_out, length, flags);
-        reply_written(reply, copied);
+        self.mutate(move |this| {
+            let copied = this.fs.copyfilerange(
+                ctx, from.0, from.1, offset_in, to.0, to.1, offset_out, length, flags,
+            );
+            reply_written(reply, copied);
+        });
     }
 }

@@ -101,7 +101,11 @@ pub(crate) fn serve_with(
     threads: usize,
     passthrough: Option<Modes>,
 ) -> io::Result<Session> {
-    let adapter = Adapter::new(Arc::clone(&fs), fs.cache(), fs.root(), passthrough)?;
+    let may_wait = {
+        let fs = Arc::clone(&fs);
+        move || fs.may_wait()
+    };
+    let adapter = Adapter::new(Arc::clone(&fs), fs.cache(), fs.root(), passthrough, may_wait)?;
     let background = serve_anything(adapter, channel, threads)?;
     let cache = KernelCache::start(&fs, background.notifier())?;
     let weak: Weak<KernelCache> = Arc::downgrade(&cache);

@@ -59,11 +59,12 @@ impl KernelCache {
 }
 
 impl ClientCache for KernelCache {
-    /// Only of open files: what is closed has been written out. The kernel writes out what it is
-    /// made to forget.
+    /// Only of files that are open for reading and writing: what is closed has been written out,
+    /// and what is open for writing only cannot be mapped. The kernel writes out what it is made
+    /// to forget, and looks at each page for that.
     fn write_out(&self) {
         let Some(fs) = self.fs.upgrade() else { return };
-        for file in fs.writable_files() {
+        for file in fs.mappable_files() {
             let _ = self.kernel.inval_inode(INodeNo(file), 0, 0); // or it was closed meanwhile
         }
     }

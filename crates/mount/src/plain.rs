@@ -28,7 +28,7 @@ impl PlainMount {
     pub fn start(options: &MountOptions) -> io::Result<Self> {
         let Plain { fs, root } = Plain::new(&fs_config(options))?;
         let mount_point = options.mount_point.canonicalize()?;
-        let adapter = Adapter::new(Arc::new(fs), options.cache, root.as_fd(), None)?;
+        let adapter = Adapter::new(Arc::new(fs), options.cache, root.as_fd(), None, || false)?;
         let channel = attach(&mount_point, options.read_only)?;
         let session = serve_anything(adapter, channel, options.threads)?;
         Ok(Self { mount_point, session: Some(session), _root: root })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -330,7 +330,8 @@ impl Executor {
     /// What the command does not say about where and how it runs.
     fn complete(&self, exec: &mut Exec, folders: &[WorkFolder<'_>]) {
         use std::os::unix::ffi::OsStrExt;
-        let mut variables = self.surroundings.environment();
+        let paths: Vec<&Path> = folders.iter().map(|folder| folder.path).collect();
+        let mut variables = self.surroundings.environment(&paths);
         variables.append(&mut exec.env);
         exec.env = variables;
         exec.clear_env = true;

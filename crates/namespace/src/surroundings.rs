@@ -127,7 +127,7 @@ const PASSED_ON: [&str; 11] = [
 ];
 
 /// Those that say where tools are; passed on if that is there.
-const PLACES: [&str; 9] = [
+const PLACES: [&str; 11] = [
     "CARGO_HOME",
     "RUSTUP_HOME",
     "NVM_DIR",
@@ -137,6 +137,8 @@ const PLACES: [&str; 9] = [
     "GOROOT",
     "JAVA_HOME",
     "VOLTA_HOME",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
 ];
 
 /// Those that tell programs of a proxy.
@@ -280,7 +282,10 @@ impl Surroundings {
     /// What commands cannot see in the folders they work in.
     pub(crate) fn hidden_in_folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
         let secrets = SECRETS.iter().chain(&CREDENTIALS).map(|path| self.home.join(path));
-        secrets.chain(self.own())
+        secrets.chain(self.own()).flat_map(|path| {
+            let targets = link_targets(&path);
+            targets.into_iter().chain([path])
+        })
     }
 
     fn own(&self) -> impl Iterator<Item = PathBuf> + '_ {
@@ -316,14 +321,14 @@ impl Surroundings {
     }
 
     /// The variables of a command; nothing else comes from whoever runs it.
-    pub(crate) fn environment(&self) -> BTreeMap<String, ByteString> {
+    pub(crate) fn environment(&self, folders: &[&Path]) -> BTreeMap<String, ByteString> {
         let mut variables = BTreeMap::new();
         let mut set = |name: &str, value: &OsStr| {
             variables.insert(name.to_owned(), ByteString::from(value.as_bytes().to_vec()));
         };
         for (name, value) in std::env::vars_os() {
             let Some(name) = name.to_str() else { continue };
-            let is_there = || self.shows(Path::new(&value));
+            let is_there = || self.shows(Path::new(&value), folders);
             if PASSED_ON.contains(&name)
                 || name.starts_with("LC_")
                 || (PLACES.contains(&name) && is_there())
@@ -332,7 +337,7 @@ impl Surroundings {
             }
         }
         set("HOME", self.home.as_os_str());
-        set("PATH", &self.search_path());
+        set("PATH", &self.search_path(folders));
         set("TMPDIR", OsStr::new("/tmp"));
         set("CODEAGENT_SANDBOX", OsStr::new("namespace"));
         if let Network::Gateway { host_loopback, .. } = self.policy.network {
@@ -349,10 +354,10 @@ impl Surroundings {
     }
 
     /// As outside, without what is not there inside.
-    fn search_path(&self) -> OsString {
+    fn search_path(&self, folders: &[&Path]) -> OsString {
         let outside = std::env::var_os("PATH").unwrap_or_default();
         let mut dirs: Vec<PathBuf> =
-            std::env::split_paths(&outside).filter(|dir| self.shows(dir)).collect();
+            std::env::split_paths(&outside).filter(|dir| self.shows(dir, folders)).collect();
         for dir in std::env::split_paths(DEFAULT_PATH) {
             if !dirs.contains(&dir) {
                 dirs.push(dir);
@@ -362,12 +367,25 @@ impl Surroundings {
     }
 
     /// Whether a path of the host is there inside.
-    fn shows(&self, path: &Path) -> bool {
+    fn shows(&self, path: &Path, folders: &[&Path]) -> bool {
+        let worked_in = folders.iter().any(|folder| path.starts_with(folder));
         let system = SYSTEM.iter().any(|dir| path.starts_with(dir));
         let readable = self.policy.readable.iter().any(|dir| path.starts_with(dir));
         path.is_dir()
-            && (system || readable || self.toolchain_dirs().any(|(_, dir)| path.starts_with(dir)))
+            && (worked_in
+                || system
+                || readable
+                || self.toolchain_dirs().any(|(_, dir)| path.starts_with(dir)))
     }
+}
+
+/// Where a secret really is, if that is elsewhere: people keep them together with other settings, and
+/// link to them.
+fn link_targets(path: &Path) -> Vec<PathBuf> {
+    let is_link = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_symlink());
+    let below = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let links = below.chain([path.to_owned()]).filter(|path| is_link(path));
+    links.filter_map(|link| fs::canonicalize(link).ok()).collect()
 }
 
 /// Makes a directory and locks it; `None` if somebody else has.

@@ -6,6 +6,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -167,23 +168,58 @@ fn what_fills_the_disk_is_not_kept() {
     assert_tree_eq(&before, &session.snapshot());
 }
 
-/// Each write is refused in time.
+/// Each write is refused in time; what is added at the end counts like any other.
 #[test]
 fn what_would_fill_the_disk_is_refused_in_the_live_view() {
     let test = "what_would_fill_the_disk_is_refused_in_the_live_view";
-    let Some((session, disk, _holder)) = on_a_small_disk(test, View::Live) else { return };
-    let before = session.snapshot();
-    let ran = session.run(FILL);
-    assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
-    assert_eq!(ran.stdout, "1\n");
-    assert!(disk.free_bytes() > 32 << 20);
-    let after = session.snapshot();
-    for _ in 0..2 {
-        session.worker().undo(1, OnConflict::Refuse).unwrap();
-        assert_tree_eq(&before, &session.snapshot());
-        session.worker().redo(1, OnConflict::Refuse).unwrap();
-        assert_tree_eq(&after, &session.snapshot());
+    for way in [">", ">>"] {
+        let Some((session, disk, _holder)) = on_a_small_disk(test, View::Live) else { return };
+        let before = session.snapshot();
+        let ran = session.run(&FILL.replace("> big", &format!("{way} big")));
+        assert!(ran.stderr.contains("No space left on device"), "{ran:?}");
+        assert_eq!(ran.stdout, "1\n");
+        assert!(disk.free_bytes() > 32 << 20, "{way}: {}", disk.free_bytes());
+        let after = session.snapshot();
+        for _ in 0..2 {
+            session.worker().undo(1, OnConflict::Refuse).unwrap();
+            assert_tree_eq(&before, &session.snapshot());
+            session.worker().redo(1, OnConflict::Refuse).unwrap();
+            assert_tree_eq(&after, &session.snapshot());
+        }
     }
+}
+
+#[test]
+fn what_the_user_does_to_attributes_and_names_meanwhile_is_told_and_kept() {
+    let session = Session::new(|dir| {
+        let script = "mkdir d other; for f in touched edited moved gone; do echo 1 > $f; done
+                      echo 1 > other/kept; chmod 644 touched; chmod 755 d other";
+        sh(script, dir);
+    });
+    let path = |name| session.workspace.path(name);
+    let mode = |name| fs::metadata(path(name)).unwrap().permissions().mode() & 0o777;
+    let (_orders, taken) = channel();
+    let script = "touch touched; echo 2 > d/new; echo 2 > edited; mv moved d/moved; echo 2 >> gone
+                  echo 2 > other/kept; echo ready; sleep 0.3";
+    let ran = session.run_watched(shell(script), taken, |said| {
+        if said == b"ready\n" {
+            for (name, mode) in [("touched", 0o600), ("d", 0o700)] {
+                fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).unwrap();
+            }
+            fs::remove_file(path("edited")).unwrap();
+            fs::rename(path("gone"), path("elsewhere")).unwrap();
+        }
+    });
+    let ran = ran.unwrap();
+    let mut told: Vec<_> =
+        ran.step().report.changed_meanwhile.iter().map(ToString::to_string).collect();
+    told.sort();
+    assert_eq!(told, ["d", "edited", "gone", "touched"], "{ran:?}");
+    session.worker().undo(1, OnConflict::Refuse).unwrap();
+    assert_eq!((mode("touched"), mode("d")), (0o600, 0o700), "theirs are back");
+    assert!(!path("edited").exists() && !path("gone").exists());
+    assert_eq!(fs::read_to_string(path("moved")).unwrap(), "1\n");
+    assert_eq!(fs::read_to_string(path("elsewhere")).unwrap(), "1\n");
 }
 
 /// The user saves files while the command has its own versions of them.

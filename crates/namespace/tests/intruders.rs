@@ -8,6 +8,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -222,6 +223,11 @@ fn secrets_are_not_there_in_the_home_itself() {
         for secret in [".ssh/id", ".aws/credentials", ".config/gh/hosts.yml", ".netrc"] {
             write(home.join(secret), "canary");
         }
+        // As people have them who keep their settings in one place.
+        write(home.join("dotfiles/gnupg/private"), "canary");
+        write(home.join("dotfiles/key"), "canary");
+        symlink("dotfiles/gnupg", home.join(".gnupg")).unwrap();
+        symlink("../dotfiles/key", home.join(".ssh/linked")).unwrap();
         write(home.join("project/file"), "mine\n");
         let before = names_below(&home);
         let worker = start_worker(&home, &holder.path().join("undo"));

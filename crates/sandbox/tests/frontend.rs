@@ -571,6 +571,7 @@ fn a_frontend_is_asked_before_much_is_overwritten_or_a_file_renamed_over() {
     for (kind, setting, command) in [
         ("overwrite_large", json!({"overwrite_threshold_bytes": 1000}), "echo > large"),
         ("rename_over", json!({"rename_over_existing": true}), "echo > new; mv new large"),
+        ("rename_over", json!({"rename_over_existing": true}), "mv a large"),
     ] {
         let person = Person::with("head -c 5000 /dev/zero > large; echo a > a");
         let before = person.snapshot();

@@ -110,6 +110,35 @@ fn commands_on_the_host_share_the_mount_and_a_stop_takes_it_away() {
     guest.wait().unwrap();
 }
 
+/// Somebody stands in the folder when the process dies that serves it.
+#[test]
+fn a_session_on_the_host_outlives_the_worker_of_its_mount() {
+    let test = "a_session_on_the_host_outlives_the_worker_of_its_mount";
+    let Some(person) = person(test) else { return };
+    let undo = person.root().join("history");
+    let folders = json!([{"path": person.project(), "undo_directory": undo}]);
+    let mut client =
+        frontend(&person, &[], json!({"isolation": "host", "working_directories": folders}));
+    let id = client.request("agent.execute", json!({"command": "rm link; sleep 4719.5"}));
+    eventually("it runs", || processes_that_name("sleep\x004719.5").len() == 1);
+    let stays = std::process::Command::new("sleep").arg("60").current_dir(person.project()).spawn();
+    let mut stays = stays.unwrap();
+    client.ask("request.cancel", json!({"request_id": id}));
+    client.response(id);
+    let worker = codeagent_worker::Client::connect(&undo).unwrap().hello().unwrap().pid;
+    let worker = i32::try_from(worker).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(worker, rustix::process::Signal::KILL).unwrap();
+    let done = client.ask("agent.execute", json!({"command": "rm a"}));
+    assert_eq!(done["steps"][0]["deleted"], 1, "{done}");
+    assert!(done["not_undoable"].is_null(), "{done}");
+    client.ask("undo.rollback", json!({}));
+    assert_eq!(person.read("a"), "one\n");
+    client.hang_up();
+    assert_nothing_is_mounted(&person);
+    stays.kill().unwrap();
+    stays.wait().unwrap();
+}
+
 /// Whoever may not mount works unrecorded, and is told so each time.
 #[test]
 fn where_nothing_can_be_mounted_it_is_said_that_nothing_can_be_undone() {

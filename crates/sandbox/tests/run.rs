@@ -100,6 +100,34 @@ fn streams_input_and_exit_codes_are_those_of_the_command() {
     assert_eq!(json["report"]["directories"][0]["info"]["added"], 1);
 }
 
+/// As after `. .venv/bin/activate`; what is elsewhere and not there is left out.
+#[test]
+fn programs_of_the_folder_are_found_and_the_surroundings_are_those_of_the_user() {
+    let person = Person::with(
+        "mkdir -p .venv/bin; printf '#!/bin/sh\\necho mine\\n' > .venv/bin/tool; chmod +x .venv/bin/tool",
+    );
+    let (own, foreign) = (person.path(".venv/bin"), person.home().join("elsewhere/bin"));
+    std::fs::create_dir_all(&foreign).unwrap();
+    let path = format!("{}:{}:/usr/bin:/bin", own.display(), foreign.display());
+    let script = "tool; echo $PATH; echo $VIRTUAL_ENV; date +%H; echo $LC_ALL; hostname";
+    let output = person
+        .sandbox(["run", "--", "sh", "-c", script])
+        .env("PATH", &path)
+        .env("VIRTUAL_ENV", person.path(".venv"))
+        .env("TZ", "UTC-9")
+        .env("LC_ALL", "C.UTF-8")
+        .output()
+        .unwrap();
+    let said = text(&output.stdout);
+    let lines: Vec<&str> = said.lines().collect();
+    let &[tool, path, environment, hour, locale, host] = &*lines else { panic!("{output:?}") };
+    assert_eq!((tool, environment), ("mine", person.path(".venv").to_str().unwrap()));
+    assert!(path.starts_with(own.to_str().unwrap()) && !path.contains("elsewhere"), "{path}");
+    let there = std::process::Command::new("date").arg("+%H").env("TZ", "UTC-9").output().unwrap();
+    assert_eq!((hour, locale), (text(&there.stdout).trim(), "C.UTF-8"), "{output:?}");
+    assert!(!host.is_empty());
+}
+
 #[test]
 fn a_reader_that_goes_away_ends_the_command() {
     let person = Person::new();

@@ -29,6 +29,11 @@ const FOR_FILES: CapabilitySet = CapabilitySet::CHOWN
 pub(crate) fn to_directories(directories: &[BorrowedFd<'_>]) -> io::Result<bool> {
     let rules = || {
         let all = AccessFs::from_all(RIGHTS);
+        // The first version of Landlock lets nobody move a file to another directory.
+        let moves = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        if moves.handle_access(AccessFs::Refer).is_err() {
+            return Ok(false);
+        }
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(all)?
@@ -43,10 +48,9 @@ pub(crate) fn to_directories(directories: &[BorrowedFd<'_>]) -> io::Result<bool>
             let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
             ruleset = ruleset.add_rule(PathBeneath::new(device, access))?;
         }
-        ruleset.restrict_self()
+        Ok(ruleset.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
     };
-    let status = rules().map_err(|error: landlock::RulesetError| io::Error::other(error))?;
-    Ok(status.ruleset != RulesetStatus::NotEnforced)
+    rules().map_err(|error: landlock::RulesetError| io::Error::other(error))
 }
 
 /// Gives up the groups that whoever started us is in. What root does for others is judged by the

@@ -7,6 +7,7 @@
 //! | `link` | messages and descriptors over a Unix socket |
 //! | `client` | asking, from any other process |
 //! | `server` | answering |
+//! | `calls` | the threads that do |
 //! | `outbox` | what is on its way to one client |
 //! | `process` | the life of the worker process itself |
 //! | `confine` | what that process gives up before it begins |
@@ -15,6 +16,7 @@
 //! | `supervise` | starting it, noticing its death |
 #![cfg(target_os = "linux")]
 
+mod calls;
 mod client;
 mod confine;
 mod enclosure;

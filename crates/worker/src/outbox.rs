@@ -46,15 +46,15 @@ impl Outbox {
         admitted
     }
 
-    pub(crate) fn reply(&self, id: u64, outcome: Result<ByteBuf, Failure>) {
-        self.refuse(id, outcome);
-        // Only now: who does not read gets no more threads.
+    /// A call is over: it has its reply, and its thread is free. Only then, so that who does not
+    /// read gets no more threads.
+    pub(crate) fn end_call(&self) {
         self.state.lock().calls -= 1;
         self.changed.notify_all();
     }
 
-    /// A reply to what never became a call. Waits for room.
-    pub(crate) fn refuse(&self, id: u64, outcome: Result<ByteBuf, Failure>) {
+    /// The reply to a call, or to what never became one. Waits for room.
+    pub(crate) fn reply(&self, id: u64, outcome: Result<ByteBuf, Failure>) {
         let Ok(message) = link::encode(&FromWorker::Reply { id, outcome }) else { return };
         let mut state = self.state.lock();
         while state.unread.len() >= MAX_UNREAD && !state.broken {
@@ -183,6 +183,7 @@ mod tests {
                 for id in 0..calls {
                     assert!(outbox.begin_call());
                     outbox.reply(id, Ok(ByteBuf::new()));
+                    outbox.end_call();
                 }
                 outbox.heard_all();
             });

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_bytes::ByteBuf;
 
+use crate::calls::Calls;
 use crate::link;
 use crate::outbox::Outbox;
 use crate::process::RequestFs;
@@ -215,10 +216,10 @@ impl Server {
         if peer == Peer::Owner {
             self.turns.owner_is(id);
         }
-        let from = From { connection: id, peer };
+        let (from, calls) = (From { connection: id, peer }, Calls::default());
         // What is not a message is the end: nothing behind it could be understood.
         while let Ok(Some((call, descriptors))) = link::receive::<Call>(stream) {
-            self.take(&outbox, from, call, descriptors);
+            self.take((&outbox, &calls), from, call, descriptors);
         }
         outbox.heard_all();
         outbox.wait_for_calls();
@@ -229,19 +230,20 @@ impl Server {
     /// keep that answer, which may come on the same connection, from being read.
     fn take(
         self: &Arc<Self>,
-        outbox: &Arc<Outbox>,
+        (outbox, calls): (&Arc<Outbox>, &Calls),
         from: From,
         Call { id, request }: Call,
         descriptors: Vec<OwnedFd>,
     ) {
         if !outbox.begin_call() {
             let full = Failure::new(ErrorCode::HeldQueueFull, "too many calls wait already");
-            return outbox.refuse(id, Err(full));
+            return outbox.reply(id, Err(full));
         }
         // After the call was counted: an end that does not wait for it has been announced by now.
         if self.ending.load(Ordering::SeqCst) && !is_answered_to_the_end(&request) {
             let ending = Failure::new(ErrorCode::WorkerEnding, "the worker is about to end");
-            return outbox.reply(id, Err(ending));
+            outbox.reply(id, Err(ending));
+            return outbox.end_call();
         }
         if matches!(request, Request::Subscribe) {
             outbox.subscribe();
@@ -254,10 +256,12 @@ impl Server {
                 let outcome = std::panic::catch_unwind(AssertUnwindSafe(answer));
                 let failed = |_| Err(Failure::new(ErrorCode::Io, "the worker made a mistake"));
                 outbox.reply(id, outcome.unwrap_or_else(failed));
+                Box::new(move || outbox.end_call()) as Box<dyn FnOnce() + Send>
             }
         };
-        if let Err(error) = std::thread::Builder::new().name("call".into()).spawn(call) {
+        if let Err(error) = calls.begin(call) {
             outbox.reply(id, Err(error.into()));
+            outbox.end_call();
         }
     }
 

@@ -68,8 +68,45 @@ struct Difference {
     to_examine: usize,
     /// Directories that come as a whole.
     whole: Vec<(RelPathBuf, Entry<'static>)>,
+    /// Files of the lower layer that were changed and are not where they were: the command has moved
+    /// them, or somebody else has taken them away.
+    missing: Vec<(RelPathBuf, Origin)>,
+    /// Which of the changes are edits, and of what, as far as one sees it from one entry.
+    edits: Vec<(usize, Origin)>,
+    /// What the command removed or moved away.
+    removed: Removed,
     /// Something of the lower layer is not where it was: it may be anywhere, marks and all.
     moved: bool,
+}
+
+/// What a file of the upper layer was copied from.
+struct Origin {
+    /// Its number, where the overlay has noted that. In a user namespace it may not.
+    inode: Option<u64>,
+    /// A copy has size and time of what it was copied from, until it is changed.
+    looks: (u64, Time),
+}
+
+/// Files that are gone from where they were.
+#[derive(Default)]
+struct Removed {
+    inodes: HashSet<u64>,
+    looks: HashSet<(u64, Time)>,
+}
+
+impl Removed {
+    fn insert(&mut self, stamp: &Stamp) {
+        self.inodes.insert(stamp.inode);
+        self.looks.insert((stamp.size, stamp.mtime));
+    }
+
+    /// Whether one of them is what a file was copied from, as far as one can tell.
+    fn holds(&self, origin: &Origin) -> bool {
+        match origin.inode {
+            Some(inode) => self.inodes.contains(&inode),
+            None => self.looks.contains(&origin.looks),
+        }
+    }
 }
 
 impl UndoEngine {
@@ -195,9 +232,11 @@ impl UndoEngine {
         // Those further in first: what is done in a directory changes its times.
         for (path, meta) in merged.into_iter().rev() {
             if worked_in.contains(&path) || self.differs(path.as_path(), &meta)? {
+                self.note_other_attributes(path.as_path(), &meta, &mut difference)?;
                 difference.change_attributes(path, meta);
             }
         }
+        difference.settle();
         Ok(difference)
     }
 
@@ -214,6 +253,7 @@ impl UndoEngine {
         if stamp.is_whiteout() {
             into.moved = true;
             if let Some(present) = present {
+                into.removed.insert(&present);
                 into.changes.push(StagedChange::Remove { path: path.to_buf() });
                 self.note_meanwhile(path, &present, into)?;
             }
@@ -238,6 +278,9 @@ impl UndoEngine {
             into.moved |= present.is_some() || marks.copied_up || was_there;
             into.whole.push((path.to_buf(), entry.clone().into_owned()));
         } else {
+            if present.is_none() {
+                self.note_missing(path, (entry, &stamp), &marks, into)?;
+            }
             marks.strip(entry).map_err(UndoError::host)?;
             into.moved |= present.is_some() && !(marks.copied_up && stamp.links == 1);
         }
@@ -251,6 +294,7 @@ impl UndoEngine {
             // Opened for writing, or given other attributes: it stays the file it is.
             let meta = Meta::read(entry, stamp, MetaScope::Full).map_err(UndoError::host)?;
             if self.differs(path, &meta)? {
+                self.note_meanwhile(path, &present, into)?;
                 into.change_attributes(path.to_buf(), meta);
             }
             return Ok(None);
@@ -260,10 +304,49 @@ impl UndoEngine {
         }
         let (path, staged) = (path.to_buf(), path.to_buf());
         into.changes.push(match is_itself && stamp.is_file() {
-            true => StagedChange::Edit { path, staged },
+            true => {
+                let looks = (stamp.size, stamp.mtime);
+                into.edits.push((into.changes.len(), Origin { inode: None, looks }));
+                StagedChange::Edit { path, staged }
+            }
             false => StagedChange::Place { path, staged },
         });
         Ok(None)
+    }
+
+    /// Notes a file that was changed and is no longer below, if it may have been removed since.
+    fn note_missing(
+        &self,
+        path: RelPath<'_>,
+        (entry, stamp): (&Entry<'_>, &Stamp),
+        marks: &OverlayMarks,
+        into: &mut Difference,
+    ) -> Result<()> {
+        let parent = path.parent().unwrap_or(RelPath::ROOT);
+        let parent = self.workspace.tree.stat(parent).map_err(UndoError::host)?;
+        if marks.copied_up && parent.is_none_or(|parent| parent.ctime >= into.since) {
+            let inode = marks.origin(entry).map_err(UndoError::host)?;
+            let looks = (stamp.size, stamp.mtime);
+            into.missing.push((path.to_buf(), Origin { inode, looks }));
+        }
+        Ok(())
+    }
+
+    /// Notes a directory that has been given other attributes since, which are replaced now.
+    fn note_other_attributes(
+        &self,
+        path: RelPath<'_>,
+        staged: &Meta,
+        into: &mut Difference,
+    ) -> Result<()> {
+        let present = self.workspace.tree.stat(path).map_err(UndoError::host)?;
+        if present.is_some_and(|present| present.ctime >= into.since)
+            && let Some(present) = self.attributes(path)?
+            && !present.differs_in_times_only(staged)
+        {
+            into.report.changed_meanwhile.push(path.to_buf());
+        }
+        Ok(())
     }
 
     /// Whether a file of both layers is the same one, with other content, and not another one that
@@ -315,15 +398,16 @@ impl UndoEngine {
 
     /// Whether an entry of both layers has other attributes in the upper one.
     fn differs(&self, path: RelPath<'_>, staged: &Meta) -> Result<bool> {
+        Ok(self.attributes(path)?.is_some_and(|present| differs(&present, staged)))
+    }
+
+    fn attributes(&self, path: RelPath<'_>) -> Result<Option<Meta>> {
         let read = || -> io::Result<Option<Meta>> {
             let entry = self.workspace.tree.owned_entry(path)?;
             let Some(stamp) = entry.stat()? else { return Ok(None) };
             Meta::read(&entry, stamp, MetaScope::Full).map(Some)
         };
-        Ok(read().map_err(UndoError::host)?.is_some_and(|present| {
-            let same_times = present.stamp.mtime == staged.stamp.mtime;
-            !same_times || !present.differs_in_times_only(staged)
-        }))
+        read().map_err(UndoError::host)
     }
 
     fn has_same_content(
@@ -342,6 +426,11 @@ impl UndoEngine {
         };
         compare().map_err(UndoError::host)
     }
+}
+
+fn differs(present: &Meta, staged: &Meta) -> bool {
+    let same_times = present.stamp.mtime == staged.stamp.mtime;
+    !same_times || !present.differs_in_times_only(staged)
 }
 
 pub(super) fn same_content(one: &File, other: &File) -> io::Result<bool> {
@@ -369,6 +458,24 @@ impl Difference {
             to_examine: EXAMINED,
             whole: Vec::new(),
             moved: false,
+            missing: Vec::new(),
+            edits: Vec::new(),
+            removed: Removed::default(),
+        }
+    }
+
+    /// What can be said only when everything has been looked at.
+    fn settle(&mut self) {
+        let Self { missing, edits, removed, changes, report, .. } = self;
+        let gone = missing.drain(..).filter(|(_, origin)| !removed.holds(origin));
+        report.changed_meanwhile.extend(gone.map(|(path, _)| path));
+        // Not the file that was there, with other content, but another one that was renamed over it.
+        for (nth, _) in edits.drain(..).filter(|(_, origin)| removed.holds(origin)) {
+            if let Some(change) = changes.get_mut(nth)
+                && let StagedChange::Edit { path, staged } = change
+            {
+                *change = StagedChange::Place { path: path.clone(), staged: staged.clone() };
+            }
         }
     }
 

@@ -7,6 +7,8 @@ use super::trials::{Landlock, Trial};
 use super::{Fact, FactId, Presence};
 use crate::cgroup::NoCgroup;
 
+/// From this version on, Landlock lets files be moved to other directories.
+const LANDLOCK_MOVES: i32 = 2;
 /// From this version on, Landlock keeps abstract sockets and signals in.
 const LANDLOCK_SCOPES: i32 = 6;
 /// From this one on, also what is done to devices.
@@ -26,6 +28,7 @@ pub(super) fn judge(readings: &Readings) -> Vec<Fact> {
         landlock,
         seccomp,
         cgroups,
+        groups,
     ]
     .iter()
     .map(|judge| judge(readings))
@@ -202,6 +205,13 @@ fn landlock(readings: &Readings) -> Fact {
         Landlock::NotEnabled => {
             (Presence::Missing, "the kernel has it, and does not use it".into(), everything.into())
         }
+        Landlock::Version(version) if version < LANDLOCK_MOVES => {
+            let seen = format!(
+                "version {version} of its interface, which lets no file be moved to another \
+                 directory, and so is not used"
+            );
+            (Presence::Missing, seen, everything.into())
+        }
         Landlock::Version(version) => {
             let lacks = landlock_lacks(version);
             let seen = format!("version {version} of its interface");
@@ -268,6 +278,29 @@ fn cgroups(readings: &Readings) -> Fact {
         seen,
         lost: "Without a cgroup memory is limited for each process by itself, not for all processes of a command together.".into(),
         fix,
+    }
+}
+
+/// The kernel lets an ordinary user take along his own group only.
+fn groups(readings: &Readings) -> Fact {
+    let Settings { is_root, other_groups, .. } = &readings.settings;
+    let (presence, seen) = match other_groups.len() {
+        _ if *is_root => (Presence::Present, "root needs none".into()),
+        0 => (Presence::Present, "the user is in no other than his own".into()),
+        count => {
+            let names: Vec<String> = other_groups.iter().map(u32::to_string).collect();
+            (
+                Presence::Partial,
+                format!("the user is in {count} beside his own: {}", names.join(", ")),
+            )
+        }
+    };
+    Fact {
+        id: FactId::Groups,
+        presence,
+        seen,
+        lost: "Without their groups, commands cannot change files that only these let the user change.".into(),
+        fix: None,
     }
 }
 

@@ -66,6 +66,8 @@ pub enum FactId {
     Landlock,
     Seccomp,
     Cgroups,
+    /// Files that can be changed by a group of the user's are so inside as well.
+    Groups,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

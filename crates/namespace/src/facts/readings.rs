@@ -44,6 +44,8 @@ pub(super) struct Settings {
     pub(super) fuse_device: Device,
     pub(super) fusermount: Option<PathBuf>,
     pub(super) cgroup: Option<Result<PathBuf, NoCgroup>>,
+    /// Of the user, beside his own.
+    pub(super) other_groups: Vec<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -100,8 +102,15 @@ impl Settings {
                 .map(|dir| dir.join("fusermount3"))
                 .find(|path| is_executable(path)),
             cgroup: Some(cgroup::delegated(root)),
+            other_groups: other_groups(),
         }
     }
+}
+
+fn other_groups() -> Vec<u32> {
+    let own = rustix::process::getegid();
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    groups.into_iter().filter(|group| *group != own).map(rustix::process::Gid::as_raw).collect()
 }
 
 impl Device {

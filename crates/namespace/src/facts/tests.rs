@@ -44,6 +44,7 @@ fn put(root: &Path, path: &str, content: &str) {
 fn readings(root: &Path) -> Readings {
     let mut settings = Settings::read(root, &[root.join("bin")]);
     settings.is_root = false;
+    settings.other_groups.clear();
     let works = || Trial::Works;
     Readings {
         settings,
@@ -97,8 +98,30 @@ fn ids_are_stable() {
     let machine = machine();
     let ids: Vec<_> = judge(&readings(machine.path())).iter().map(|fact| fact.id).collect();
     let ids = serde_json::to_string(&ids).unwrap();
-    let expected = r#"["user_namespaces","namespace_capabilities","mount_api","own_proc","overlay","fuse","fusermount","landlock","seccomp","cgroups"]"#;
+    let expected = r#"["user_namespaces","namespace_capabilities","mount_api","own_proc","overlay","fuse","fusermount","landlock","seccomp","cgroups","groups"]"#;
     assert_eq!(ids, expected);
+}
+
+#[test]
+fn groups_that_nobody_can_take_along() {
+    let machine = machine();
+    let mut readings = readings(machine.path());
+    readings.settings.other_groups = vec![27, 999];
+    let found = fact(&readings, FactId::Groups);
+    assert_eq!((found.presence, &found.fix), (Presence::Partial, &None));
+    assert!(found.seen.contains("27, 999"), "{found:?}");
+    readings.settings.is_root = true;
+    assert_eq!(fact(&readings, FactId::Groups).presence, Presence::Present);
+}
+
+#[test]
+fn landlock_that_lets_nothing_be_moved_is_not_used() {
+    let machine = machine();
+    let mut readings = readings(machine.path());
+    readings.trials.landlock = Landlock::Version(1);
+    let found = fact(&readings, FactId::Landlock);
+    assert_eq!(found.presence, Presence::Missing);
+    assert!(found.seen.contains("not used"), "{found:?}");
 }
 
 #[test]

@@ -63,6 +63,11 @@ fn set_limits(limits: Limits) -> io::Result<()> {
 fn restrict_files(spec: &Spec) -> io::Result<bool> {
     let rules = || -> Result<_, landlock::RulesetError> {
         let (all, reading) = (AccessFs::from_all(RIGHTS), AccessFs::from_read(RIGHTS));
+        // The first version of Landlock lets nobody move a file to another directory.
+        let moves = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        if moves.handle_access(AccessFs::Refer).is_err() {
+            return Ok(false);
+        }
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(all)?
@@ -87,10 +92,9 @@ fn restrict_files(spec: &Spec) -> io::Result<bool> {
                 ruleset = ruleset.add_rule(PathBeneath::new(directory, access))?;
             }
         }
-        ruleset.restrict_self()
+        Ok(ruleset.restrict_self()?.ruleset == RulesetStatus::FullyEnforced)
     };
-    let status = rules().map_err(io::Error::other)?;
-    Ok(status.ruleset == RulesetStatus::FullyEnforced)
+    rules().map_err(io::Error::other)
 }
 
 fn drop_capabilities() -> bool {

@@ -25,10 +25,27 @@ pub(super) const GATEWAY: &str = "/run/codeagent/gateway";
 /// Files of `/dev` that are devices.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Of `/proc`, read-only: what is there is the host's.
-const PROC_READ_ONLY: [&str; 6] = ["sys", "irq", "bus", "fs", "acpi", "sysrq-trigger"];
-/// Of `/proc`, empty.
-const PROC_EMPTY: [&str; 6] =
-    ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats"];
+const PROC_READ_ONLY: [&str; 5] = ["sys", "irq", "bus", "fs", "sysrq-trigger"];
+/// Of `/proc`, empty: what tells of the host's memory and processes, and what a root could write to
+/// that has to do with the host's devices.
+const PROC_EMPTY: &[&str] = &[
+    "acpi",
+    "asound",
+    "kcore",
+    "key-users",
+    "keys",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "mtrr",
+    "sched_debug",
+    "scsi",
+    "slabinfo",
+    "timer_list",
+    "timer_stats",
+    "vmallocinfo",
+];
 
 /// The kernel takes no smaller number.
 const FEWEST_PROCESSES: u64 = 301;

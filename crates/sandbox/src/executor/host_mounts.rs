@@ -38,6 +38,8 @@ impl HostMounts {
 
     fn mount(&self, folder: &WorkFolder<'_>) -> io::Result<()> {
         let mut mounts = self.0.lock();
+        // One that somebody stands in outlives the worker that served it.
+        codeagent_mount::recover(folder.path)?;
         if let Some(users) = mounts.get_mut(folder.path)
             && codeagent_mount::is_ours(folder.path)?
         {

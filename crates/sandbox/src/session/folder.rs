@@ -217,6 +217,9 @@ impl Folder {
         let what = || format!("cannot use the undo directory {}", self.undo_dir.display());
         places::make_parent(&self.undo_dir).map_err(SandboxError::doing(what()))?;
         end_orphan(&self.undo_dir).map_err(SandboxError::doing(CANNOT_END))?;
+        // The mount of a worker that died leads nowhere, and hides the folder.
+        codeagent_mount::recover(&self.path)
+            .map_err(SandboxError::doing("cannot take away a mount that nobody serves"))?;
         let mut spec = WorkerSpec::new(self.settings.lock().clone())
             .map_err(|source| SandboxError::WorkingDir { path: self.path.clone(), source })?;
         if let Some(program) = &self.program {

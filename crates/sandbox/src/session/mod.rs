@@ -221,7 +221,7 @@ impl Session {
         let Chosen { plan, passed_over } = choose(wanted)?;
         let keepers = keepers_of(&folders)?;
         let gateway = self.gateway(&first.path, gate.as_ref())?;
-        let executor = plan.make(self.surroundings(&first.path, gateway.as_ref())?)?;
+        let executor = plan.make(self.surroundings(&folders, gateway.as_ref())?)?;
         *self.executor.write() = Some(Arc::downgrade(&executor));
         let warn = |message| self.bus.tell(&Event::Warning { directory: None, message });
         executor.begin(&shared(&folders, &keepers), &warn, cancel)?;
@@ -269,9 +269,10 @@ impl Session {
         opened.map(Some).map_err(SandboxError::doing(what))
     }
 
-    fn surroundings(&self, first: &Path, gateway: Option<&Gateway>) -> Result<Policy> {
+    fn surroundings(&self, folders: &[Arc<Folder>], gateway: Option<&Gateway>) -> Result<Policy> {
         let options = &self.options;
-        let mut policy = Policy::new(self.state_dir(first)?);
+        let first = folders.first().ok_or(SandboxError::NotRunning)?;
+        let mut policy = Policy::new(self.state_dir(&first.path)?);
         policy.keep = if options.persistent { Keep::Persistent } else { Keep::Ephemeral };
         policy.network = match (options.network, gateway) {
             (NetworkChoice::Open, _) => Network::Open,
@@ -284,8 +285,9 @@ impl Session {
         policy.limits = options.command_limits;
         policy.toolchains.clone_from(&options.toolchains);
         policy.readable.clone_from(&options.readable);
-        // The histories of all folders are in there.
+        // The histories of all folders are in there, but for those that have a place of their own.
         policy.hidden.extend(places::own_dir());
+        policy.hidden.extend(folders.iter().map(|folder| folder.undo_dir.clone()));
         Ok(policy)
     }
 
