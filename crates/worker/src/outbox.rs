@@ -1,6 +1,7 @@
 //! What is on its way to one client: replies to its calls, and events.
 
 use std::collections::VecDeque;
+use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -19,6 +20,8 @@ const MAX_UNREAD: usize = 1024;
 pub(crate) struct Outbox {
     state: Mutex<State>,
     changed: Condvar,
+    /// For replies that need not wait for anything: to wake up whoever writes takes longer.
+    client: Option<UnixStream>,
 }
 
 #[derive(Debug, Default)]
@@ -26,6 +29,8 @@ struct State {
     unread: VecDeque<Vec<u8>>,
     /// One more, which is being written.
     writing: bool,
+    /// One more, which whoever gave it writes himself.
+    writing_itself: bool,
     /// Calls that have no reply yet.
     calls: usize,
     /// No more calls will come.
@@ -38,6 +43,10 @@ struct State {
 }
 
 impl Outbox {
+    pub(crate) fn to(client: UnixStream) -> Self {
+        Self { client: Some(client), ..Self::default() }
+    }
+
     /// Whether there may be one more call, to which then belongs one reply.
     pub(crate) fn begin_call(&self) -> bool {
         let mut state = self.state.lock();
@@ -60,10 +69,23 @@ impl Outbox {
         while state.unread.len() >= MAX_UNREAD && !state.broken {
             self.changed.wait(&mut state);
         }
-        if !state.broken {
+        if state.broken {
+            return;
+        }
+        let is_first = state.unread.is_empty() && !state.writing && !state.writing_itself;
+        let Some(client) = self.client.as_ref().filter(|_| is_first) else {
             state.unread.push_back(message);
             self.changed.notify_all();
+            return;
+        };
+        state.writing_itself = true;
+        drop(state);
+        let written = link::send_bytes(client, &message, &[]);
+        self.state.lock().writing_itself = false;
+        if written.is_err() {
+            self.broke();
         }
+        self.changed.notify_all();
     }
 
     pub(crate) fn subscribe(&self) {
@@ -92,7 +114,9 @@ impl Outbox {
         state.writing = false;
         self.changed.notify_all();
         loop {
-            if let Some(message) = state.unread.pop_front() {
+            if !state.writing_itself
+                && let Some(message) = state.unread.pop_front()
+            {
                 state.writing = true;
                 // In the place of those that are missing.
                 if state.missed > 0 {
@@ -134,7 +158,8 @@ impl Outbox {
     pub(crate) fn settle(&self, deadline: Instant) {
         let mut state = self.state.lock();
         let busy = |state: &State| {
-            state.calls > 0 || (!state.broken && (state.writing || !state.unread.is_empty()))
+            let unwritten = state.writing || state.writing_itself || !state.unread.is_empty();
+            state.calls > 0 || (!state.broken && unwritten)
         };
         while busy(&state) && !self.changed.wait_until(&mut state, deadline).timed_out() {}
     }

@@ -191,7 +191,7 @@ impl Server {
     /// Answers until the other end has had enough, and says which connection that was.
     pub(crate) fn serve(self: &Arc<Self>, stream: &UnixStream, peer: Peer) -> Option<u64> {
         let writer = stream.try_clone().ok()?;
-        let outbox = Arc::new(Outbox::default());
+        let outbox = Arc::new(Outbox::to(stream.try_clone().ok()?));
         let id = self.clients.add(Arc::clone(&outbox));
         let writing = {
             let (server, outbox) = (Arc::clone(self), Arc::clone(&outbox));
