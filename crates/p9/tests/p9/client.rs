@@ -109,7 +109,10 @@ impl Client {
     }
 
     pub(crate) fn attach(&mut self, fid: u32) -> Answer<Qid> {
-        let uid = rustix::process::geteuid().as_raw();
+        self.attach_as(fid, rustix::process::geteuid().as_raw())
+    }
+
+    pub(crate) fn attach_as(&mut self, fid: u32, uid: u32) -> Answer<Qid> {
         let request = Request::Attach { fid, auth_fid: NO_FID, user: b"", tree: b"/", uid };
         let Reply::Attach { qid } = self.ask(&request)? else { unreachable!() };
         Ok(qid)
