@@ -6,7 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use codeagent_p9::wire::{AT_REMOVEDIR, Request, setattr};
 use codeagent_p9::{Errno, OpenFlags};
 
-use crate::client::{Client, Folder, ROOT};
+use crate::client::{Client, ROOT};
+use crate::folder::Folder;
 
 const NEW: u32 = OpenFlags::READ_WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
 
