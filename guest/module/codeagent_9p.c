@@ -316,8 +316,10 @@ static int send(struct p9_client *client, struct p9_req_t *request)
 		err = virtqueue_add_outbuf(out, &place, 1, request, GFP_ATOMIC);
 		if (err != -ENOSPC)
 			break;
-		/* Unless some was made in this moment. */
+		/* Unless some was made in this moment: then nobody is told, and others may wait, too. */
 		line->full = virtqueue_enable_cb(out);
+		if (!line->full)
+			wake_up_all(&line->room);
 		spin_unlock_irqrestore(&line->lock, flags);
 		rcu_read_unlock();
 		err = wait_event_killable(line->room, !READ_ONCE(line->full));

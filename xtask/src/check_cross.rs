@@ -27,8 +27,8 @@ const CRATES: [&str; 6] = [
     "codeagent-windows",
 ];
 
-/// Those with tests that only other systems can run.
-const TESTED: [&str; 1] = ["codeagent-windows"];
+/// Those with tests that other systems can run.
+const TESTED: [&str; 2] = ["codeagent-p9", "codeagent-windows"];
 
 /// Without what needs a driver to build, and with it.
 const FEATURES: [&[&str]; 2] = [&[], &["--all-features"]];

@@ -35,8 +35,8 @@ const CRATES: [&str; 5] = [
     "codeagent-windows",
 ];
 
-/// Those with further tests that only Windows can run. Those of the others are for Linux.
-const FOR_WINDOWS: [&str; 1] = ["codeagent-windows"];
+/// Those with further tests that Windows can run. Those of the others are for Linux.
+const FOR_WINDOWS: [&str; 2] = ["codeagent-p9", "codeagent-windows"];
 
 const WINE: &str = "/usr/lib/wine/wine64";
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::RandomState;
 use parking_lot::{Condvar, Mutex};
@@ -12,8 +12,8 @@ use crate::errno::Errno;
 use crate::share::Result;
 use crate::wire::lock;
 
-/// Ranges that may be locked in one folder at once.
-const MOST: usize = 1 << 16;
+/// Ranges that one client may have locked at once, in all files.
+const MOST: usize = 1 << 14;
 
 /// A host's name, which is what clients call themselves by.
 const LONGEST_CLIENT: usize = 255;
@@ -50,16 +50,44 @@ pub(crate) enum Among {
     #[default]
     Processes,
     /// Only clients: each is a kernel, which has settled among its own processes who has what before
-    /// it asks. It tells of a lock by whichever process was at work, which may be another one when it
-    /// is given up (`flock`).
+    /// it asks. What is locked through an opening takes the place of what was locked through it
+    /// before, whichever process was at work: with `flock`, a lock is the opening's.
     Kernels,
+}
+
+/// Who says that something is unlocked. A kernel does not say which kind of lock it means:
+///
+/// ```text
+///   flock, unlocked by anybody who has the file open      any process, the same opening,  waits
+///   fcntl, unlocked by who has locked                     the same process, any opening
+///   a file is closed, by a forked child for example       any process, any opening
+/// ```
+///
+/// The last one changes nothing of others, and there is one each time a process ends. So a process
+/// gives up what it has itself, and what others have only if it says that it would wait, as `flock`
+/// does and a close does not.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unlock<'a> {
+    pub(crate) owner: &'a Owner,
+    /// The opening it came through, if that has locked anything.
+    pub(crate) holder: Option<&'a Holder>,
+    pub(crate) would_wait: bool,
+}
+
+type Files = HashMap<u64, Vec<Held>, RandomState>;
+
+/// What is locked, and how much of it by whom.
+#[derive(Debug, Default)]
+struct Table {
+    files: Files,
+    /// Of each connection that has any.
+    counts: HashMap<u64, usize, RandomState>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     among: Among,
-    files: Mutex<HashMap<u64, Vec<Held>, RandomState>>,
-    count: AtomicUsize,
+    table: Mutex<Table>,
     /// Something was unlocked, or somebody is to wait no longer.
     changed: Condvar,
     holders: AtomicU64,
@@ -69,19 +97,18 @@ pub(crate) struct Locks {
 #[derive(Debug)]
 pub(crate) struct Holder {
     locks: Arc<Locks>,
+    connection: u64,
     file: u64,
     number: u64,
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        let mut files = self.locks.files.lock();
-        if let Some(held) = files.get_mut(&self.file) {
-            let before = held.len();
+        let mut table = self.locks.table.lock();
+        table.change(self.connection, self.file, |held| {
             held.retain(|held| held.holder != self.number);
-            self.locks.recount(before, held.len());
-            self.locks.tidy(&mut files, self.file);
-        }
+        });
+        self.locks.changed.notify_all();
     }
 }
 
@@ -127,15 +154,14 @@ impl Locks {
         Self { among, ..Self::default() }
     }
 
-    pub(crate) fn holder(self: &Arc<Self>, file: u64) -> Holder {
+    pub(crate) fn holder(self: &Arc<Self>, connection: u64, file: u64) -> Holder {
         let number = self.holders.fetch_add(1, Ordering::Relaxed);
-        Holder { locks: Arc::clone(self), file, number }
+        Holder { locks: Arc::clone(self), connection, file, number }
     }
 
     /// Whether it could be locked.
     pub(crate) fn lock(&self, holder: &Holder, owner: &Owner, range: &Range) -> Result<bool> {
-        let mut files = self.files.lock();
-        self.try_lock(&mut files, holder, owner, range)
+        self.try_lock(&mut self.table.lock(), holder, owner, range)
     }
 
     /// Waits until it could be locked; `false` if `until` says so first.
@@ -146,79 +172,88 @@ impl Locks {
         range: &Range,
         until: impl Fn() -> bool,
     ) -> Result<bool> {
-        let mut files = self.files.lock();
+        let mut table = self.table.lock();
         loop {
             if until() {
                 return Ok(false);
             }
-            if self.try_lock(&mut files, holder, owner, range)? {
+            if self.try_lock(&mut table, holder, owner, range)? {
                 return Ok(true);
             }
-            self.changed.wait(&mut files);
+            self.changed.wait(&mut table);
         }
     }
 
     /// Has everybody who waits look again.
     pub(crate) fn look_again(&self) {
         // Under the lock, so that nobody is between looking and waiting.
-        let _files = self.files.lock();
+        let _table = self.table.lock();
         self.changed.notify_all();
     }
 
     fn try_lock(
         &self,
-        files: &mut HashMap<u64, Vec<Held>, RandomState>,
+        table: &mut Table,
         holder: &Holder,
         owner: &Owner,
         range: &Range,
     ) -> Result<bool> {
-        let held = files.entry(holder.file).or_default();
+        let held = table.files.get(&holder.file).map_or(&[][..], Vec::as_slice);
         if self.conflict_in(held, owner, range).is_some() {
             return Ok(false);
         }
-        // One is new, and one may be cut in two.
-        if self.count.load(Ordering::Relaxed) + 2 > MOST {
-            self.tidy(files, holder.file);
-            return Err(Errno::ENOLCK);
-        }
-        let before = held.len();
-        let mut range = range.clone();
-        held.retain(|other| {
-            let joins = other.owner == *owner
+        let is_same = |other: &Held| match self.among {
+            Among::Processes => other.owner == *owner,
+            Among::Kernels => {
+                other.owner.connection == owner.connection
+                    && (other.holder == holder.number || other.owner == *owner)
+            }
+        };
+        let joins = |other: &Held, range: &Range| {
+            is_same(other)
                 && other.holder == holder.number
                 && other.range.exclusive == range.exclusive
-                && other.range.touches(&range);
-            if joins {
-                range.start = range.start.min(other.range.start);
-                range.end = range.end.max(other.range.end);
-            }
-            !joins
+                && other.range.touches(range)
+        };
+        let joined = held.iter().filter(|other| joins(other, range)).count();
+        let rests = held.iter().filter(|other| is_same(other) && !joins(other, range));
+        table.room_for(owner, 1 + growth(rests, range) - joined as isize)?;
+        let mut range = range.clone();
+        table.change(owner.connection, holder.file, |held| {
+            held.retain(|other| {
+                let joins = joins(other, &range);
+                if joins {
+                    range.start = range.start.min(other.range.start);
+                    range.end = range.end.max(other.range.end);
+                }
+                !joins
+            });
+            cut(held, is_same, &range);
+            held.push(Held { owner: owner.clone(), range, holder: holder.number });
         });
-        cut(held, owner, &range);
-        held.push(Held { owner: owner.clone(), range, holder: holder.number });
-        self.recount(before, held.len());
         // A lock that became a shared one lets others in.
         self.changed.notify_all();
         Ok(true)
     }
 
-    pub(crate) fn unlock(&self, file: u64, owner: &Owner, range: &Range) -> Result<()> {
-        let mut files = self.files.lock();
-        let Some(held) = files.get_mut(&file) else { return Ok(()) };
-        if self.count.load(Ordering::Relaxed) + 1 > MOST {
-            return Err(Errno::ENOLCK);
-        }
-        let before = held.len();
-        cut(held, owner, range);
-        self.recount(before, held.len());
-        self.tidy(&mut files, file);
+    pub(crate) fn unlock(&self, file: u64, unlock: Unlock<'_>, range: &Range) -> Result<()> {
+        let Unlock { owner, holder, would_wait } = unlock;
+        let through = holder.filter(|_| would_wait && self.among == Among::Kernels);
+        let is_meant = |other: &Held| {
+            other.owner == *owner || through.is_some_and(|holder| other.holder == holder.number)
+        };
+        let mut table = self.table.lock();
+        let Some(held) = table.files.get(&file) else { return Ok(()) };
+        table.room_for(owner, growth(held.iter().filter(|other| is_meant(other)), range))?;
+        table.change(owner.connection, file, |held| cut(held, is_meant, range));
+        self.changed.notify_all();
         Ok(())
     }
 
     /// A lock that would keep this one from being had.
     pub(crate) fn conflict(&self, file: u64, owner: &Owner, range: &Range) -> Option<Held> {
-        let files = self.files.lock();
-        self.conflict_in(files.get(&file)?, owner, range).cloned()
+        let table = self.table.lock();
+        self.conflict_in(table.files.get(&file)?, owner, range).cloned()
     }
 
     fn conflict_in<'a>(&self, held: &'a [Held], owner: &Owner, range: &Range) -> Option<&'a Held> {
@@ -232,29 +267,51 @@ impl Locks {
                 && (other.range.exclusive || range.exclusive)
         })
     }
+}
 
-    fn recount(&self, before: usize, after: usize) {
-        if after >= before {
-            self.count.fetch_add(after - before, Ordering::Relaxed);
-        } else {
-            self.count.fetch_sub(before - after, Ordering::Relaxed);
+impl Table {
+    /// Unless the client has as many as it may. There is always room for less.
+    fn room_for(&self, owner: &Owner, more: isize) -> Result<()> {
+        let count = self.counts.get(&owner.connection).copied().unwrap_or_default();
+        match count.saturating_add_signed(more) {
+            sum if more > 0 && sum > MOST => Err(Errno::ENOLCK),
+            _ => Ok(()),
         }
     }
 
-    /// After something was unlocked.
-    fn tidy(&self, files: &mut HashMap<u64, Vec<Held>, RandomState>, file: u64) {
-        if files.get(&file).is_some_and(Vec::is_empty) {
-            files.remove(&file);
+    /// Changes what one client has of a file, and counts it.
+    fn change(&mut self, connection: u64, file: u64, change: impl FnOnce(&mut Vec<Held>)) {
+        let held = self.files.entry(file).or_default();
+        let before = held.len();
+        change(held);
+        let after = held.len();
+        if after == 0 {
+            self.files.remove(&file);
         }
-        self.changed.notify_all();
+        let count = self.counts.entry(connection).or_default();
+        *count = (*count + after).saturating_sub(before);
+        if *count == 0 {
+            self.counts.remove(&connection);
+        }
     }
 }
 
-/// Takes a range out of what an owner holds.
-fn cut(held: &mut Vec<Held>, owner: &Owner, range: &Range) {
+/// By how many there are more of these when a range is taken out of them.
+fn growth<'a>(held: impl Iterator<Item = &'a Held>, range: &Range) -> isize {
+    held.filter(|other| other.range.overlaps(range))
+        .map(|other| {
+            let before = isize::from(other.range.start < range.start);
+            let behind = isize::from(other.range.end > range.end);
+            before + behind - 1
+        })
+        .sum()
+}
+
+/// Takes a range out of those that are meant.
+fn cut(held: &mut Vec<Held>, is_meant: impl Fn(&Held) -> bool, range: &Range) {
     let mut rests = Vec::new();
     held.retain(|other| {
-        if other.owner != *owner || !other.range.overlaps(range) {
+        if !is_meant(other) || !other.range.overlaps(range) {
             return true;
         }
         if other.range.start < range.start {
@@ -287,55 +344,121 @@ mod tests {
         Range::new(false, start, length).unwrap()
     }
 
+    impl Locks {
+        fn count(&self, connection: u64) -> usize {
+            self.table.lock().counts.get(&connection).copied().unwrap_or_default()
+        }
+
+        fn unlock_by(&self, process: u32, range: &Range) -> Result<()> {
+            let owner = &owner(process);
+            self.unlock(7, Unlock { owner, holder: None, would_wait: false }, range)
+        }
+    }
+
     #[test]
     fn what_is_unlocked_in_the_middle_leaves_two() {
         let locks = Arc::new(Locks::default());
-        let holder = locks.holder(7);
+        let holder = locks.holder(1, 7);
         assert_eq!(locks.lock(&holder, &owner(1), &write(0, 100)), Ok(true));
-        locks.unlock(7, &owner(1), &write(40, 20)).unwrap();
+        locks.unlock_by(1, &write(40, 20)).unwrap();
         assert!(locks.conflict(7, &owner(2), &write(0, 40)).is_some());
         assert!(locks.conflict(7, &owner(2), &write(40, 20)).is_none());
         assert!(locks.conflict(7, &owner(2), &write(60, 0)).is_some());
-        assert_eq!(locks.count.load(Ordering::Relaxed), 2);
+        assert_eq!(locks.count(1), 2);
     }
 
     #[test]
     fn readers_share_and_writers_do_not() {
         let locks = Arc::new(Locks::default());
-        let (one, two) = (locks.holder(7), locks.holder(7));
+        let (one, two) = (locks.holder(1, 7), locks.holder(1, 7));
         assert_eq!(locks.lock(&one, &owner(1), &read(0, 0)), Ok(true));
         assert_eq!(locks.lock(&two, &owner(2), &read(0, 0)), Ok(true));
         assert_eq!(locks.lock(&two, &owner(2), &write(5, 1)), Ok(false));
         drop(one);
         assert_eq!(locks.lock(&two, &owner(2), &write(5, 1)), Ok(true));
-        assert_eq!(locks.count.load(Ordering::Relaxed), 3, "before, in and behind the byte");
+        assert_eq!(locks.count(1), 3, "before, in and behind the byte");
     }
 
     #[test]
     fn neighbouring_ranges_of_one_owner_become_one() {
         let locks = Arc::new(Locks::default());
-        let holder = locks.holder(7);
+        let holder = locks.holder(1, 7);
         for start in 0..1000 {
             assert_eq!(locks.lock(&holder, &owner(1), &write(start, 1)), Ok(true));
         }
-        assert_eq!(locks.count.load(Ordering::Relaxed), 1);
+        assert_eq!(locks.count(1), 1);
         drop(holder);
-        assert_eq!(locks.count.load(Ordering::Relaxed), 0);
-        assert!(locks.files.lock().is_empty());
+        assert_eq!(locks.count(1), 0);
+        assert!(locks.table.lock().files.is_empty());
     }
 
     #[test]
-    fn there_are_not_more_than_a_folder_can_have() {
+    fn there_are_not_more_than_a_client_can_have_and_others_have_their_own() {
         let locks = Arc::new(Locks::default());
-        let lock = |file| {
-            let holder = locks.holder(file);
-            locks.lock(&holder, &owner(1), &write(0, 1)).map(|_| holder)
+        let lock = |connection, file| {
+            let holder = locks.holder(connection, file);
+            let owner = Owner::new(connection, b"guest", 1).unwrap();
+            locks.lock(&holder, &owner, &write(0, 1)).map(|_| holder)
         };
-        let held: Vec<Holder> = (0..).map_while(|file| lock(file).ok()).collect();
-        assert_eq!(held.len(), MOST - 1);
-        assert_eq!(lock(0).err(), Some(Errno::ENOLCK));
+        let held: Vec<Holder> = (0..).map_while(|file| lock(1, file).ok()).collect();
+        assert_eq!(held.len(), MOST);
+        assert_eq!(lock(1, u64::MAX).err(), Some(Errno::ENOLCK));
+        assert!(lock(2, u64::MAX).is_ok(), "another client");
         drop(held);
-        assert!(lock(0).is_ok());
+        assert!(lock(1, 0).is_ok());
+        assert!(locks.table.lock().counts.is_empty());
+    }
+
+    #[test]
+    fn who_has_as_many_as_it_may_can_unlock_and_lock_again_but_not_cut_in_two() {
+        let locks = Arc::new(Locks::default());
+        let holders: Vec<Holder> = (7..39).map(|file| locks.holder(1, file)).collect();
+        for holder in &holders {
+            for number in 0..(MOST / holders.len()) as u64 {
+                assert_eq!(locks.lock(holder, &owner(1), &write(number * 10, 5)), Ok(true));
+            }
+        }
+        assert_eq!(locks.count(1), MOST);
+        let lock = |start, length| locks.lock(&holders[0], &owner(1), &write(start, length));
+        assert_eq!(lock(7, 1), Err(Errno::ENOLCK));
+        assert_eq!(lock(0, 5), Ok(true), "it has that already");
+        assert_eq!(locks.unlock_by(1, &write(22, 1)), Err(Errno::ENOLCK), "leaves two");
+        assert_eq!(locks.unlock_by(1, &write(20, 2)), Ok(()), "leaves one");
+        assert_eq!(locks.unlock_by(1, &write(20, 5)), Ok(()), "leaves none");
+        assert_eq!(locks.count(1), MOST - 1);
+        drop(holders);
+        assert_eq!(locks.count(1), 0);
+    }
+
+    /// What a lock of an opening was had by is of no interest.
+    #[test]
+    fn ever_new_processes_of_a_kernel_leave_one_record_of_an_opening() {
+        let locks = Arc::new(Locks::new(Among::Kernels));
+        let holder = locks.holder(1, 7);
+        for process in 0..1000 {
+            assert_eq!(locks.lock(&holder, &owner(process), &write(0, 0)), Ok(true));
+            assert_eq!(locks.count(1), 1);
+        }
+        let unlock = |process, would_wait| {
+            let owner = &owner(process);
+            locks.unlock(7, Unlock { owner, holder: Some(&holder), would_wait }, &write(0, 0))
+        };
+        unlock(5000, false).unwrap();
+        assert_eq!(locks.count(1), 1, "a child of the holder has closed the file");
+        unlock(5000, true).unwrap();
+        assert_eq!(locks.count(1), 0, "it was unlocked");
+    }
+
+    /// As SQLite does it, whose connections in one process share their locks.
+    #[test]
+    fn a_process_unlocks_through_another_opening() {
+        for among in [Among::Processes, Among::Kernels] {
+            let locks = Arc::new(Locks::new(among));
+            let one = locks.holder(1, 7);
+            assert_eq!(locks.lock(&one, &owner(1), &read(0, 10)), Ok(true));
+            locks.unlock_by(1, &read(0, 10)).unwrap();
+            assert_eq!(locks.count(1), 0);
+        }
     }
 
     #[test]

@@ -456,11 +456,20 @@ pub fn set_reparse_data(file: &File, data: &[u8]) -> io::Result<()> {
 
 /// Everything in a directory, `.` and `..` too, in the host's order.
 pub fn list(dir: &File) -> io::Result<Vec<Listed>> {
+    let mut found = Vec::new();
+    list_each(dir, |entry| {
+        found.push(entry);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The same one by one, until `keep` has enough, which is an error.
+pub fn list_each(dir: &File, mut keep: impl FnMut(Listed) -> io::Result<()>) -> io::Result<()> {
     const WORDS: usize = 8 << 10;
     let mut buffer = vec![0_u64; WORDS];
     let bytes = size_of_val(buffer.as_slice());
     let mut class = FileIdBothDirectoryRestartInfo;
-    let mut found = Vec::new();
     loop {
         // SAFETY: the buffer has that many bytes, and the handle is open.
         let ok = unsafe {
@@ -468,16 +477,15 @@ pub fn list(dir: &File) -> io::Result<Vec<Listed>> {
             GetFileInformationByHandleEx(dir.as_raw_handle(), class, target, bytes as u32)
         };
         match check(ok) {
-            Ok(()) => read_entries(&buffer, &mut found),
-            Err(error) if error.raw_os_error() == Some(ERROR_NO_MORE_FILES as i32) => break,
+            Ok(()) => read_entries(&buffer, &mut keep)?,
+            Err(error) if error.raw_os_error() == Some(ERROR_NO_MORE_FILES as i32) => return Ok(()),
             Err(error) => return Err(error),
         }
         class = FileIdBothDirectoryInfo;
     }
-    Ok(found)
 }
 
-fn read_entries(buffer: &[u64], found: &mut Vec<Listed>) {
+fn read_entries(buffer: &[u64], keep: &mut impl FnMut(Listed) -> io::Result<()>) -> io::Result<()> {
     let mut at = 0;
     loop {
         // SAFETY: the system has filled the buffer with entries, each aligned to 8 bytes, each
@@ -504,9 +512,9 @@ fn read_entries(buffer: &[u64], found: &mut Vec<Listed>) {
             },
             is_going: false,
         };
-        found.push(Listed { name: name.to_vec(), facts });
+        keep(Listed { name: name.to_vec(), facts })?;
         if info.NextEntryOffset == 0 {
-            return;
+            return Ok(());
         }
         at += info.NextEntryOffset as usize;
     }

@@ -470,3 +470,45 @@ fn what_windows_does_not_have_is_not_made() {
     }
     assert!(folder.notes.take().is_empty());
 }
+
+/// What is kept of a directory that is being read is bounded, through however many openings.
+#[test]
+fn directories_that_are_never_read_to_the_end_take_bounded_memory() {
+    let folder = Folder::new();
+    for number in 0..300 {
+        let name = format!("{number:0>150}");
+        fs::write(folder.host(&name), "").unwrap();
+    }
+    let root = folder.root();
+    let begun = || {
+        let open = folder.share.open(ME, &root, READ).unwrap();
+        folder.share.list(ME, &root, &open, 0, &mut |_| false).map(|()| open)
+    };
+    let mut openings = Vec::new();
+    let refused = loop {
+        match begun() {
+            Ok(open) => openings.push(open),
+            Err(errno) => break errno,
+        }
+        assert!(openings.len() < 2000, "somebody keeps all of them");
+    };
+    assert_eq!(refused, Errno::ENOMEM);
+    assert!(openings.len() > 100, "{}", openings.len());
+    // Who reads on gets everything, and room is there again.
+    let (mut names, mut offset) = (Vec::new(), 0);
+    loop {
+        let mut page = Vec::new();
+        let mut keep = |entry: codeagent_p9::Entry<'_>| {
+            page.push((entry.name.to_vec(), entry.offset));
+            page.len() < 100
+        };
+        folder.share.list(ME, &root, &openings[0], offset, &mut keep).unwrap();
+        let Some((_, last)) = page.last() else { break };
+        offset = *last;
+        names.extend(page.into_iter().map(|(name, _)| name));
+    }
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 302);
+    begun().unwrap();
+}

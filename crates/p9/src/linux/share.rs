@@ -10,7 +10,7 @@ use codeagent_fs::{Outgoing, Served};
 use smallvec::SmallVec;
 use virtiofsd::filesystem::{
     Context, DirectoryIterator, Extensions, FileSystem, GetxattrReply, ListxattrReply,
-    SetxattrFlags, ZeroCopyWriter,
+    SetattrValid, SetxattrFlags, ZeroCopyWriter,
 };
 use virtiofsd::oslib::ReadvFlags;
 
@@ -82,6 +82,12 @@ impl<F: FileSystem<Inode = u64, Handle = u64>> Drop for Open<F> {
             false => self.fs.release(nobody(), self.inode, 0, self.handle, false, false, None),
         };
     }
+}
+
+/// Whether a file that this one changes is set-user-id and set-group-id no longer. Linux asks for a
+/// capability, which a guest's root has; the protocol says nothing about those of others.
+fn loses_privileges(caller: Caller) -> bool {
+    caller.uid != 0
 }
 
 fn nobody() -> Context {
@@ -195,10 +201,11 @@ where
         open: Option<&Open<F>>,
         change: &Change,
     ) -> Result<()> {
-        let (request, valid) = translate::change(change);
+        let (request, mut valid) = translate::change(change);
         if valid.is_empty() {
             return Ok(());
         }
+        valid.set(SetattrValid::KILL_SUIDGID, change.size.is_some() && loses_privileges(caller));
         let handle = open.filter(|open| !open.is_dir).map(|open| open.handle);
         self.0.setattr(translate::context(caller), node.inode, request, handle, valid)?;
         Ok(())
@@ -215,7 +222,7 @@ where
             true => self.0.opendir(ctx, node.inode, host_flags)?,
             false => {
                 let exclusive = libc::O_EXCL as u32;
-                self.0.open(ctx, node.inode, false, host_flags & !exclusive)?
+                self.0.open(ctx, node.inode, loses_privileges(caller), host_flags & !exclusive)?
             }
         };
         let handle = handle.ok_or(Errno::EIO)?;
@@ -237,7 +244,7 @@ where
             dir.inode,
             name.get()?,
             mode | libc::S_IFREG,
-            false,
+            loses_privileges(caller),
             flags | libc::O_CREAT as u32,
             NO_UMASK,
             Extensions::default(),
@@ -274,7 +281,8 @@ where
         let size = u32::try_from(bytes.len()).map_err(|_| Errno::EINVAL)?;
         let (ctx, from) = (translate::context(caller), Outgoing(bytes));
         let (inode, handle, flags) = (open.inode, open.handle, open.flags);
-        Ok(self.0.write(ctx, inode, handle, from, size, offset, None, false, false, flags)?)
+        let kill = loses_privileges(caller);
+        Ok(self.0.write(ctx, inode, handle, from, size, offset, None, false, kill, flags)?)
     }
 
     fn list(

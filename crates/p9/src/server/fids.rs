@@ -46,8 +46,8 @@ impl<S: Share> Place<S> {
         self.came_by.lock().clone()
     }
 
-    /// It has another name now.
-    pub(super) fn moved(self: &Arc<Self>, dir: &Arc<Self>, name: &[u8]) {
+    /// It has another name now. Only [`Fids::moved`] may call it.
+    fn move_to(self: &Arc<Self>, dir: &Arc<Self>, name: &[u8]) {
         // Ways that are out of date must not become a circle.
         let mut above = Some(Arc::clone(dir));
         while let Some(place) = above {
@@ -168,11 +168,14 @@ pub(super) struct Fids<S: Share> {
     all: Mutex<HashMap<u32, Arc<Fid<S>>, RandomState>>,
     most: usize,
     places: Arc<AtomicUsize>,
+    /// Held while a way is looked up and changed: two changes that did not know of each other could
+    /// make a circle, which nobody would ever drop.
+    moving: Mutex<()>,
 }
 
 impl<S: Share> Fids<S> {
     pub(super) fn new(most: usize) -> Self {
-        Self { all: Mutex::default(), most, places: Arc::default() }
+        Self { all: Mutex::default(), most, places: Arc::default(), moving: Mutex::default() }
     }
 
     pub(super) fn get(&self, number: u32) -> Result<Arc<Fid<S>>> {
@@ -235,5 +238,41 @@ impl<S: Share> Fids<S> {
             return Err(Errno::EMFILE);
         }
         Ok(Place::new(found, came_by, &self.places))
+    }
+
+    /// What a number stands for has another name now.
+    pub(super) fn moved(&self, place: &Arc<Place<S>>, dir: &Arc<Place<S>>, name: &[u8]) {
+        let _moving = self.moving.lock();
+        place.move_to(dir, name);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+    use crate::memory::Memory;
+
+    /// Two that go into each other at once: one of the ways ends.
+    #[test]
+    fn ways_never_become_a_circle() {
+        let (memory, fids) = (Memory::default(), Fids::<Memory>::new(100));
+        let caller = Caller { uid: 0, gid: 0 };
+        let new = || fids.place(memory.root(caller).unwrap(), None).unwrap();
+        for _ in 0..2000 {
+            let (one, two, both) = (new(), new(), Barrier::new(2));
+            let go = |place: &Arc<Place<Memory>>, dir: &Arc<Place<Memory>>| {
+                both.wait();
+                fids.moved(place, dir, b"name");
+            };
+            std::thread::scope(|threads| {
+                threads.spawn(|| go(&one, &two));
+                go(&two, &one);
+            });
+            assert!(one.came_by().is_none() || two.came_by().is_none());
+        }
+        assert_eq!(fids.places.load(Ordering::Relaxed), 0, "all of them could be dropped");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::tree::Tree;
 use crate::errno::Errno;
-use crate::locks::{Held, Owner, Range};
+use crate::locks::{Held, Owner, Range, Unlock};
 use crate::share::{Result, Share};
 use crate::wire::lock;
 
@@ -25,13 +25,15 @@ impl<S: Share> Tree<S> {
         let file = fid.place.qid.path;
         match kind {
             lock::UNLOCK => {
-                self.locks.unlock(file, &owner, &range)?;
+                let (holder, would_wait) = (fid.holder.get(), flags & lock::BLOCK != 0);
+                let unlock = Unlock { owner: &owner, holder, would_wait };
+                self.locks.unlock(file, unlock, &range)?;
                 return Ok(lock::SUCCESS);
             }
             lock::READ | lock::WRITE => {}
             _ => return Err(Errno::EINVAL),
         }
-        let holder = fid.holder.get_or_init(|| self.locks.holder(file));
+        let holder = fid.holder.get_or_init(|| self.locks.holder(self.connection, file));
         let until = || is_cancelled() || fid.given_up.load(Ordering::Acquire);
         let locked = match flags & lock::BLOCK {
             0 => self.locks.lock(holder, &owner, &range)?,

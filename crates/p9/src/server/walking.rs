@@ -113,7 +113,7 @@ impl<S: Share> Tree<S> {
         let to_dir = to.dir()?;
         let (from, old_name) = self.name_of(&fid)?;
         self.share.rename(fid.caller, (&from.node, &old_name), (to_dir, name))?;
-        fid.place.moved(&to.place, name);
+        self.fids.moved(&fid.place, &to.place, name);
         Ok(())
     }
 }

@@ -1,26 +1,55 @@
-//! A client for tests, and what it talks to.
+//! A client for tests.
+#![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "some tests are for Linux only"))]
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use codeagent_fs::{FsConfig, InterceptedFs};
-use codeagent_interceptor::{EngineConfig, OnConflict, RollbackOptions, StepRequest, UndoEngine};
-use codeagent_p9::linux::Shared;
 use codeagent_p9::memory::Memory;
 use codeagent_p9::wire::{
     Data, DirEntries, Frame, NO_FID, NO_TAG, Names, Qid, Reply, Request, VERSION, getattr,
 };
 use codeagent_p9::{Attributes, Errno, Limits, ServeError, Server, Share, Time};
-use codeagent_test_support::{TempWorkspace, assert_tree_eq};
 
 pub(crate) type Answer<T> = Result<T, Errno>;
-pub(crate) type Fs = InterceptedFs<UndoEngine>;
+
+/// What clients talk over here.
+#[cfg(unix)]
+pub(crate) type Stream = std::os::unix::net::UnixStream;
+/// Wine has no other sockets.
+#[cfg(windows)]
+pub(crate) type Stream = std::net::TcpStream;
 
 pub(crate) const ROOT: u32 = 0;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(unix)]
+fn pair() -> (Stream, Stream) {
+    Stream::pair().unwrap()
+}
+
+#[cfg(windows)]
+fn pair() -> (Stream, Stream) {
+    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let ours = Stream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    for end in [&ours, &theirs] {
+        end.set_nodelay(true).unwrap();
+    }
+    (ours, theirs)
+}
+
+/// Who runs the tests, as far as that matters to a folder.
+#[cfg(target_os = "linux")]
+fn me() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn me() -> (u32, u32) {
+    (1000, 1000)
+}
 
 /// Waits until something is so.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -32,7 +61,7 @@ pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 pub(crate) struct Client {
-    pub(crate) stream: UnixStream,
+    pub(crate) stream: Stream,
     frame: Frame,
     input: Vec<u8>,
     tag: u16,
@@ -42,17 +71,14 @@ pub(crate) struct Client {
 impl Client {
     /// Connected, and nothing said yet.
     pub(crate) fn silent<S: Share>(server: Arc<Server>, share: S) -> Self {
-        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (ours, theirs) = pair();
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         let read = theirs.try_clone().unwrap();
         let thread = std::thread::spawn(move || server.serve(share, read, theirs));
         Self::over(ours, Some(thread))
     }
 
-    pub(crate) fn over(
-        stream: UnixStream,
-        server: Option<JoinHandle<Result<(), ServeError>>>,
-    ) -> Self {
+    pub(crate) fn over(stream: Stream, server: Option<JoinHandle<Result<(), ServeError>>>) -> Self {
         Self { stream, frame: Frame::default(), input: Vec::new(), tag: 0, server }
     }
 
@@ -109,7 +135,10 @@ impl Client {
     }
 
     pub(crate) fn attach(&mut self, fid: u32) -> Answer<Qid> {
-        let uid = rustix::process::geteuid().as_raw();
+        self.attach_as(fid, me().0)
+    }
+
+    pub(crate) fn attach_as(&mut self, fid: u32, uid: u32) -> Answer<Qid> {
         let request = Request::Attach { fid, auth_fid: NO_FID, user: b"", tree: b"/", uid };
         let Reply::Attach { qid } = self.ask(&request)? else { unreachable!() };
         Ok(qid)
@@ -147,7 +176,7 @@ impl Client {
     /// A new file in the root.
     pub(crate) fn create(&mut self, fid: u32, name: &str, flags: u32, mode: u32) -> Answer<Qid> {
         self.walk(ROOT, fid, &[]).unwrap();
-        let gid = rustix::process::getegid().as_raw();
+        let (_, gid) = me();
         let request = Request::Lcreate { fid, name: name.as_bytes(), flags, mode, gid };
         let Reply::Lcreate { qid, .. } = self.ask(&request)? else { unreachable!() };
         Ok(qid)
@@ -204,7 +233,7 @@ impl Client {
     }
 
     pub(crate) fn mkdir(&mut self, dir: u32, name: &str) -> Answer<()> {
-        let gid = rustix::process::getegid().as_raw();
+        let (_, gid) = me();
         self.tell(&Request::Mkdir { dir, name: name.as_bytes(), mode: 0o755, gid })
     }
 
@@ -252,63 +281,5 @@ impl Client {
     pub(crate) fn leave(mut self) -> Result<(), ServeError> {
         self.stream.shutdown(std::net::Shutdown::Both).unwrap();
         self.server.take().unwrap().join().unwrap()
-    }
-}
-
-/// A real folder behind the undo engine.
-pub(crate) struct Folder {
-    pub(crate) workspace: TempWorkspace,
-    pub(crate) engine: Arc<UndoEngine>,
-    pub(crate) fs: Fs,
-    pub(crate) server: Arc<Server>,
-}
-
-impl Folder {
-    pub(crate) fn new(fixture: impl FnOnce(&std::path::Path)) -> Self {
-        Self::configured(fixture, |_| {})
-    }
-
-    pub(crate) fn configured(
-        fixture: impl FnOnce(&std::path::Path),
-        configure: impl FnOnce(&mut EngineConfig),
-    ) -> Self {
-        let workspace = TempWorkspace::with_fixture(fixture);
-        let mut config = EngineConfig::new(workspace.working(), workspace.undo());
-        configure(&mut config);
-        let engine = Arc::new(UndoEngine::open(config).unwrap());
-        let config = FsConfig::new(workspace.working());
-        let fs = InterceptedFs::new(&config, Arc::clone(&engine)).unwrap();
-        Self { workspace, engine, fs, server: Arc::new(Server::new(Limits::default())) }
-    }
-
-    /// With a few things in it.
-    pub(crate) fn usual() -> Self {
-        Self::new(|root| {
-            std::fs::write(root.join("file"), "0123456789").unwrap();
-            std::fs::create_dir_all(root.join("dir/sub")).unwrap();
-            std::fs::write(root.join("dir/inner"), "inner").unwrap();
-            std::os::unix::fs::symlink("file", root.join("link")).unwrap();
-        })
-    }
-
-    pub(crate) fn client(&self) -> Client {
-        Client::to(&self.server, Shared::new(Arc::new(self.fs.another())))
-    }
-
-    /// What a client does in one step is undone exactly, and redone exactly.
-    pub(crate) fn undone_and_redone(&self, act: impl FnOnce(&mut Client)) {
-        let before = self.workspace.snapshot();
-        self.engine.open_step(StepRequest::command("9p")).unwrap();
-        let mut client = self.client();
-        act(&mut client);
-        client.leave().unwrap();
-        self.engine.close_step(Some(0)).unwrap();
-        let after = self.workspace.snapshot();
-        assert_ne!(before, after, "it did something");
-        let options = RollbackOptions { on_conflict: OnConflict::Refuse };
-        self.engine.rollback(1, options).unwrap();
-        assert_tree_eq(&before, &self.workspace.snapshot());
-        self.engine.redo(1, options).unwrap();
-        assert_tree_eq(&after, &self.workspace.snapshot());
     }
 }

@@ -8,7 +8,8 @@ use codeagent_interceptor::{OnConflict, RollbackOptions, StepRequest};
 use codeagent_p9::wire::{Request, setattr};
 use codeagent_p9::{Errno, OpenFlags};
 
-use crate::client::{Folder, ROOT};
+use crate::client::ROOT;
+use crate::folder::Folder;
 
 /// A file outside that must stay as it is.
 struct Canary {

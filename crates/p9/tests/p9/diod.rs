@@ -12,7 +12,8 @@ use codeagent_p9::wire::{NO_FID, Reply, Request, lock, setattr};
 use codeagent_p9::{Errno, OpenFlags};
 use codeagent_test_support::{CompareOptions, TempWorkspace, assert_tree_eq_with, filesystems};
 
-use crate::client::{Client, Folder, PATIENCE, ROOT};
+use crate::client::{Client, PATIENCE, ROOT};
+use crate::folder::Folder;
 
 fn is_there(program: &str, test: &str) -> bool {
     let there = Command::new(program).arg("--help").output().is_ok();

@@ -1,7 +1,7 @@
 //! P9-02: bytes written down by hand from the definition of the protocol.
 
 use codeagent_p9::wire::{Data, DirEntries, Frame, Names, Qid, QidKind, Reply, Request};
-use codeagent_p9::{Attributes, Time};
+use codeagent_p9::{Attributes, FileSystemFigures, Time};
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
@@ -42,6 +42,13 @@ fn attach() {
     let attach = Request::Attach { fid: 1, auth_fid: u32::MAX, user: b"me", tree: b"/", uid: 1000 };
     request_is(2, attach, "1a000000 68 0200 01000000 ffffffff 0200 6d65 0100 2f e8030000");
     reply_is(2, Reply::Attach { qid: QID }, "14000000 69 0200 80 01020304 0506070800000000");
+}
+
+#[test]
+fn authentication() {
+    let auth = Request::Auth { fid: 9, user: b"me", tree: b"/", uid: 1000 };
+    request_is(2, auth, "16000000 66 0200 09000000 0200 6d65 0100 2f e8030000");
+    reply_is(2, Reply::Auth { qid: QID }, "14000000 67 0200 80 01020304 0506070800000000");
 }
 
 #[test]
@@ -140,6 +147,63 @@ fn names_made_and_removed() {
 }
 
 #[test]
+fn names_changed_and_numbers_given_up() {
+    let rename = Request::Rename { fid: 3, dir: 4, name: b"new" };
+    request_is(5, rename, "14000000 14 0500 03000000 04000000 0300 6e6577");
+    reply_is(5, Reply::Rename {}, "07000000 15 0500");
+    request_is(5, Request::Clunk { fid: 3 }, "0b000000 78 0500 03000000");
+    reply_is(5, Reply::Clunk {}, "07000000 79 0500");
+}
+
+#[test]
+fn where_links_lead() {
+    request_is(1, Request::Readlink { fid: 6 }, "0b000000 16 0100 06000000");
+    let target = &b"../to"[..];
+    reply_is(1, Reply::Readlink { target }, "0e000000 17 0100 0500 2e2e2f746f");
+}
+
+#[test]
+fn figures_of_a_filesystem() {
+    request_is(1, Request::Statfs { fid: 2 }, "0b000000 08 0100 02000000");
+    let figures = FileSystemFigures {
+        kind: 0x0102_1997,
+        block_size: 4096,
+        blocks: 1,
+        free: 2,
+        available: 3,
+        files: 4,
+        free_files: 5,
+        id: 6,
+        longest_name: 255,
+    };
+    reply_is(
+        1,
+        Reply::Statfs { figures },
+        "43000000 09 0100 97190201 00100000 0100000000000000 0200000000000000 0300000000000000
+         0400000000000000 0500000000000000 0600000000000000 ff000000",
+    );
+}
+
+#[test]
+fn who_has_a_lock() {
+    let ask = Request::Getlock {
+        fid: 1,
+        kind: 2,
+        start: 5,
+        length: 0x1_0000_0000,
+        process: 7,
+        client: b"vm",
+    };
+    request_is(
+        1,
+        ask,
+        "24000000 36 0100 01000000 02 0500000000000000 0000000001000000 07000000 0200 766d",
+    );
+    let held = Reply::Getlock { kind: 1, start: 5, length: 6, process: 8, client: b"vm" };
+    reply_is(1, held, "20000000 37 0100 01 0500000000000000 0600000000000000 08000000 0200 766d");
+}
+
+#[test]
 fn locks() {
     let lock =
         Request::Lock { fid: 1, kind: 1, flags: 1, start: 2, length: 3, process: 4, client: b"vm" };
@@ -170,6 +234,8 @@ fn errors_flush_and_sync() {
 
 #[test]
 fn a_directory() {
+    let ask = Request::Readdir { fid: 8, offset: 0x0102, count: 0x4000 };
+    request_is(1, ask, "17000000 28 0100 08000000 0201000000000000 00400000");
     let data = hex("80 01020304 0506070800000000 0100000000000000 04 0100 2e
          00 00000000 0900000000000000 0200000000000000 08 0300 666f6f");
     let entries: Vec<_> = DirEntries::new(&data).collect();

@@ -98,6 +98,28 @@ fn processes_of_one_kernel_are_not_in_each_others_way() {
     assert_eq!(set(&mut two, lock::WRITE, 0, 0, 1), Ok(lock::SUCCESS));
 }
 
+/// `flock` in a shell: each of them is a process of its own, and the file is open in the shell.
+#[test]
+fn what_one_process_of_a_guest_has_locked_another_unlocks_through_the_same_number() {
+    let server = Arc::new(Server::for_kernels(Limits::default()));
+    let memory = Memory::default();
+    let mut one = Client::to(&server, memory.clone());
+    let mut two = Client::to(&server, memory.clone());
+    for client in [&mut one, &mut two] {
+        client.create(1, "file", OpenFlags::READ_WRITE, 0o644).unwrap();
+    }
+    for process in (1..200).step_by(2) {
+        assert_eq!(set(&mut one, lock::WRITE, 0, 0, process), Ok(lock::SUCCESS));
+        assert_eq!(set(&mut two, lock::WRITE, 0, 0, 1), Ok(lock::BLOCKED));
+        let forked = process + 1000;
+        assert_eq!(set(&mut one, lock::UNLOCK, 0, 0, forked), Ok(lock::SUCCESS));
+        assert_eq!(set(&mut two, lock::WRITE, 0, 0, 1), Ok(lock::BLOCKED), "only closed");
+        one.tell(&request(lock::UNLOCK, lock::BLOCK, 0, 0, process + 1)).unwrap();
+        assert_eq!(set(&mut two, lock::WRITE, 0, 0, 1), Ok(lock::SUCCESS));
+        assert_eq!(set(&mut two, lock::UNLOCK, 0, 0, 1), Ok(lock::SUCCESS));
+    }
+}
+
 /// P9-03.
 #[test]
 fn locks_that_nobody_can_have_are_refused() {

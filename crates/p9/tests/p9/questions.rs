@@ -9,7 +9,8 @@ use codeagent_interceptor::{EngineEvent, EventSink, StepRequest};
 use codeagent_p9::wire::{Reply, Request};
 use codeagent_p9::{Errno, Limits, linux};
 
-use crate::client::{Client, Folder, PATIENCE, ROOT};
+use crate::client::{Client, PATIENCE, ROOT};
+use crate::folder::Folder;
 
 struct Questions(Mutex<mpsc::Sender<SafeguardId>>);
 

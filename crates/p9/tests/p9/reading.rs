@@ -6,7 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use codeagent_p9::wire::{DirEntries, Reply, Request, getattr};
 use codeagent_p9::{Errno, OpenFlags};
 
-use crate::client::{Folder, ROOT};
+use crate::client::ROOT;
+use crate::folder::Folder;
 
 #[test]
 fn attributes_are_the_hosts() {

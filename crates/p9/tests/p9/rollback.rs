@@ -3,7 +3,8 @@
 use codeagent_p9::OpenFlags;
 use codeagent_p9::wire::{AT_REMOVEDIR, Request, setattr};
 
-use crate::client::{Client, Folder, ROOT};
+use crate::client::{Client, ROOT};
+use crate::folder::Folder;
 
 fn undone_and_redone(act: impl FnOnce(&mut Client)) {
     Folder::usual().undone_and_redone(act);

@@ -7,7 +7,9 @@ use codeagent_p9::memory::Memory;
 use codeagent_p9::wire::{NO_FID, NO_TAG, Reply, Request, VERSION};
 use codeagent_p9::{Errno, Limits, OpenFlags, ServeError, Server, Share};
 
-use crate::client::{Client, Folder, ROOT};
+use crate::client::{Client, ROOT};
+#[cfg(target_os = "linux")]
+use crate::folder::Folder;
 
 fn server(limits: Limits) -> Arc<Server> {
     Arc::new(Server::new(limits))
@@ -211,6 +213,7 @@ fn nothing_counts_as_unanswered_when_everything_is_answered() {
     assert_eq!(memory.unanswered(), 0);
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn who_goes_leaves_nothing_open() {
     let folder = Folder::usual();

@@ -6,7 +6,8 @@ use codeagent_p9::memory::Memory;
 use codeagent_p9::wire::{Names, QidKind, Request};
 use codeagent_p9::{Errno, OpenFlags};
 
-use crate::client::{Client, Folder, ROOT};
+use crate::client::{Client, ROOT};
+use crate::folder::Folder;
 
 #[test]
 fn a_walk_tells_what_it_comes_by() {

@@ -6,7 +6,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use codeagent_p9::wire::{AT_REMOVEDIR, Request, setattr};
 use codeagent_p9::{Errno, OpenFlags};
 
-use crate::client::{Client, Folder, ROOT};
+use crate::client::{Client, ROOT};
+use crate::folder::Folder;
 
 const NEW: u32 = OpenFlags::READ_WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
 
@@ -305,4 +306,44 @@ fn what_was_written_is_synced() {
     client.find_open(2, "dir", 0);
     client.tell(&Request::Fsync { fid: 2, data_only: 0 }).unwrap();
     assert_eq!(client.tell(&Request::Fsync { fid: ROOT, data_only: 0 }), Err(Errno::EBADF));
+}
+
+/// As on any Linux: only root, who could set the bits again, writes and leaves them there.
+#[test]
+fn a_file_that_somebody_else_changes_loses_its_privileges() {
+    if !rustix::process::geteuid().is_root() {
+        let test = "a_file_that_somebody_else_changes_loses_its_privileges";
+        return codeagent_test_support::filesystems::skip(test, "not root");
+    }
+    let privileged = ["write", "truncate", "open", "create", "root"];
+    let folder = Folder::new(|root| {
+        for name in privileged {
+            fs::write(root.join(name), "0123456789").unwrap();
+            fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o6777)).unwrap();
+        }
+        fs::set_permissions(root, fs::Permissions::from_mode(0o777)).unwrap();
+    });
+    let mut client = folder.client();
+    client.find_open(1, "root", OpenFlags::READ_WRITE);
+    client.write(1, 0, b"x").unwrap();
+    client.clunk(1).unwrap();
+
+    let somebody = 50;
+    client.attach_as(somebody, 1000).unwrap();
+    let mut open = |fid, name, flags| {
+        client.walk(somebody, fid, &[name]).unwrap();
+        client.open(fid, flags).unwrap();
+    };
+    open(1, "write", OpenFlags::READ_WRITE);
+    open(2, "truncate", OpenFlags::READ_WRITE);
+    open(3, "open", OpenFlags::READ_WRITE | OpenFlags::TRUNCATE);
+    client.write(1, 0, b"x").unwrap();
+    client.change(2, setattr::SIZE, 0, 5).unwrap();
+    client.walk(somebody, 4, &[]).unwrap();
+    let flags = OpenFlags::READ_WRITE | OpenFlags::TRUNCATE;
+    let (name, mode, gid) = (&b"create"[..], 0o644, 1000);
+    client.tell(&Request::Lcreate { fid: 4, name, flags, mode, gid }).unwrap();
+
+    let mode = |name| fs::metadata(folder.workspace.path(name)).unwrap().mode() & 0o7777;
+    assert_eq!(privileged.map(mode), [0o777, 0o777, 0o777, 0o777, 0o6777]);
 }

@@ -6,6 +6,7 @@
 //! | `look` | what a file of the host looks like to a guest |
 //! | `names` | what is made, linked, renamed and removed: asked for first, done by handle |
 //! | `contents` | what changes in a file and of what is known of it: likewise |
+//! | `listing` | what is kept of a directory while it is read |
 //! | `serve` | the requests |
 //!
 //! No handle is kept but those of what a guest has open, because Windows renames no directory below
@@ -14,6 +15,7 @@
 //! still be the same file.
 
 mod contents;
+mod listing;
 mod look;
 mod names;
 mod places;
@@ -37,10 +39,11 @@ use windows_sys::Win32::Storage::FileSystem::{
 
 use crate::default_mode;
 use crate::errno;
-use crate::host::{self, Facts, Kind, Listed, Root};
+use crate::host::{self, Facts, Kind, Root};
 use crate::names::BadName;
 use crate::overlay::{Overlay, OverlayError};
 use crate::volume_path::VolumePath;
+use listing::{Listing, Listings};
 pub use places::Node;
 use places::Places;
 
@@ -67,6 +70,7 @@ pub struct WindowsShare<I> {
     interceptor: I,
     options: ShareOptions,
     places: Places,
+    listings: Listings,
     /// Until the host has refused one.
     makes_links: AtomicBool,
 }
@@ -79,8 +83,8 @@ pub struct Opened {
     flags: OpenFlags,
     /// Every write to it has to be judged.
     inspected: bool,
-    /// What the directory held when the guest began to read it.
-    listing: Mutex<Vec<Listed>>,
+    /// What the directory held when the guest began to read it, until it has read all.
+    listing: Mutex<Option<Listing>>,
 }
 
 impl OpenFile for Opened {
@@ -120,9 +124,9 @@ impl<I: WriteInterceptor + 'static> WindowsShare<I> {
         options: ShareOptions,
     ) -> io::Result<Self> {
         let root = Root::open(path)?;
-        let places = Places::default();
+        let (places, listings) = (Places::default(), Listings::default());
         let makes_links = AtomicBool::new(true);
-        Ok(Self { root, overlay, interceptor, options, places, makes_links })
+        Ok(Self { root, overlay, interceptor, options, places, listings, makes_links })
     }
 
     /// Opens what a guest knows, if it still is where it was.

@@ -269,8 +269,13 @@ impl<I: WriteInterceptor + 'static> WindowsShare<I> {
 
     fn is_empty(&self, dir: &Here) -> Result<bool> {
         let listable = self.again(dir, FILE_LIST_DIRECTORY)?;
-        let entries = host::list(&listable).map_err(of_io)?;
-        Ok(entries.iter().all(|entry| super::serve::is_dots(&entry.name)))
+        let mut is_empty = true;
+        host::list_each(&listable, |entry| {
+            is_empty &= super::serve::is_dots(&entry.name);
+            Ok(())
+        })
+        .map_err(of_io)?;
+        Ok(is_empty)
     }
 
     pub(super) fn move_name(&self, from: (&Node, &[u8]), to: (&Node, &[u8])) -> Result<()> {

@@ -194,11 +194,14 @@ impl<I: WriteInterceptor + 'static> Share for WindowsShare<I> {
         if !dir.is_dir() {
             return Err(Errno::ENOTDIR);
         }
-        let mut listing = open.listing.lock();
+        let mut kept = open.listing.lock();
         if offset == 0 {
-            *listing = host::list(&open.file).map_err(of_io)?;
-            listing.retain(|entry| !is_dots(&entry.name));
+            *kept = None;
         }
+        let listing = match kept.take() {
+            Some(listing) => listing,
+            None => self.listings.read(&open.file).map_err(of_io)?,
+        };
         // What is above the root is nobody's business: to a guest, it is the root.
         let above = match dir.place.split() {
             Some((above, _)) => crate::volume_path::VolumePath::existing(above)
@@ -210,11 +213,15 @@ impl<I: WriteInterceptor + 'static> Share for WindowsShare<I> {
         for (at, (name, path)) in dots.into_iter().enumerate().skip(usize_of(offset)) {
             let qid = Qid { kind: QidKind::DIRECTORY, version: 0, path };
             if !give(Entry { qid, offset: at as u64 + 1, kind: 4, name }) {
+                *kept = Some(listing);
                 return Ok(());
             }
         }
         let behind = usize_of(offset).saturating_sub(dots.len());
-        for (at, entry) in listing.iter().enumerate().skip(behind) {
+        if offset > 0 && behind >= listing.entries.len() {
+            return Ok(()); // it has read all
+        }
+        for (at, entry) in listing.entries.iter().enumerate().skip(behind) {
             let kind = self.entry_kind(&dir, entry)?;
             let qid = Qid { version: 0, ..qid(&entry.facts, u32::from(kind) << 12) };
             let name = guest_name(&entry.name);
@@ -223,6 +230,7 @@ impl<I: WriteInterceptor + 'static> Share for WindowsShare<I> {
                 break;
             }
         }
+        *kept = Some(listing);
         Ok(())
     }
 

@@ -107,6 +107,12 @@ impl Folder {
         Self { dir, notes, overlay, share }
     }
 
+    /// The same folder, for another client.
+    pub(crate) fn another(&self) -> Served {
+        let (overlay, notes) = (Arc::clone(&self.overlay), self.notes.clone());
+        WindowsShare::open(&self.host(""), overlay, notes, ShareOptions::default()).unwrap()
+    }
+
     /// The next session in the same folder.
     pub(crate) fn again(self, options: ShareOptions) -> Self {
         let Self { dir, share, overlay, .. } = self;
