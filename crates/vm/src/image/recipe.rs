@@ -95,7 +95,8 @@ pub(crate) const DEV_PACKAGES: &[&str] = &[
     "apt",
     "build-essential",
     "ca-certificates",
-    "cargo",
+    // Debian's cargo for building its web browsers: a recent one, in the release itself.
+    "cargo-web",
     "curl",
     "file",
     "git",
@@ -115,7 +116,6 @@ pub(crate) const DEV_PACKAGES: &[&str] = &[
     "python3-venv",
     "ripgrep",
     "rsync",
-    "sudo",
     "tzdata",
     "unzip",
     "vim-tiny",
