@@ -10,6 +10,7 @@ use codeagent_control::PROTOCOL_VERSION;
 use super::lock::{self, Locked, Packages};
 use super::packages::{Apt, sha256_of, unpack};
 use super::process_one::expect_static;
+use super::programs::expect_all;
 use super::recipe::{self, Flavour};
 use super::scratch::Scratch;
 use super::{
@@ -84,6 +85,7 @@ fn build_beside(
 ) -> io::Result<()> {
     // Before anything is fetched.
     expect_static(&request.init)?;
+    expect_all(&recipe::tools(request.flavour, rustix::process::geteuid().is_root()))?;
     fs::create_dir_all(&request.images_dir)?;
     let beside = Scratch::new_in(&request.images_dir)?;
     let new = beside.dir("image")?;

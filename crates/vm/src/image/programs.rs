@@ -31,14 +31,36 @@ pub(crate) fn run(command: &mut Command, cancel: &CancelToken) -> io::Result<Str
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Starts one, also if it is where ordinary users do not look.
-pub(crate) fn start(command: &mut Command, cancel: &CancelToken) -> io::Result<Child> {
-    expect_wanted(cancel)?;
+/// Says which packages of Debian have what is not here, of these programs and their packages.
+pub(crate) fn expect_all(needed: &[(&str, &str)]) -> io::Result<()> {
+    let path = search_path();
+    let is_here = |name: &str| std::env::split_paths(&path).any(|dir| dir.join(name).is_file());
+    let missing: Vec<_> = needed.iter().filter(|(name, _)| !is_here(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
+    let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
+    Err(io::Error::other(format!(
+        "it takes {}; on Debian and Ubuntu: sudo apt-get install {}",
+        names.join(", "),
+        packages.join(" ")
+    )))
+}
+
+/// Also where ordinary users do not look.
+fn search_path() -> OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_else(|| OsString::from("/usr/bin:/bin"));
     path.push(":/usr/sbin:/sbin");
+    path
+}
+
+/// Starts one.
+pub(crate) fn start(command: &mut Command, cancel: &CancelToken) -> io::Result<Child> {
+    expect_wanted(cancel)?;
     let name = command.get_program().to_string_lossy().into_owned();
     command
-        .env("PATH", path)
+        .env("PATH", search_path())
         .spawn()
         .map_err(|error| io::Error::new(error.kind(), format!("{name}: {error}")))
 }
@@ -82,6 +104,15 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_its_packages() {
+        assert!(expect_all(&[("sh", "dash")]).is_ok());
+        let needed = [("sh", "dash"), ("no-such-tool", "tools"), ("none-either", "more-tools")];
+        let said = expect_all(&needed).unwrap_err().to_string();
+        assert!(said.contains("no-such-tool, none-either"), "{said}");
+        assert!(said.ends_with("apt-get install tools more-tools"), "{said}");
+    }
 
     #[test]
     fn a_program_ends_when_the_build_is_not_wanted_any_more() {

@@ -16,7 +16,6 @@ use super::programs::{run, start, while_wanted};
 use super::recipe::{DEV_PACKAGES, ROOT_SIZE, SOURCE_DATE_EPOCH, SUITE, debian_architecture};
 use super::scratch::Scratch;
 use crate::error::VmError;
-use crate::qemu::in_path;
 
 /// Names of the file system and of its hashes: the same from one build to the next.
 const FILESYSTEM_ID: &str = "6f5ba1d0-9f3c-4c1e-8f3f-3f2c5d0c0de5";
@@ -49,11 +48,6 @@ pub(crate) fn build(
     root: &Path,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<Vec<Locked>> {
-    if !rustix::process::geteuid().is_root() && in_path("newuidmap").is_none() {
-        return Err(io::Error::other(
-            "without root it takes newuidmap; on Debian and Ubuntu: sudo apt-get install uidmap",
-        ));
-    }
     let quick = quick_place().map(Scratch::new_in).transpose()?;
     let scratch = quick.as_ref().unwrap_or(beside).dir("root")?;
     let locked = match request.lock {
