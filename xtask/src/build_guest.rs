@@ -2,11 +2,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use codeagent_vm::image::{BuildProgress, BuildRequest, Flavour, LockMode, build};
+use codeagent_common::CancelToken;
+use codeagent_vm::image::{
+    BuildProgress, BuildRequest, Flavour, LockMode, build, build_process_one,
+};
 use codeagent_vm::{Architecture, GuestImage};
 
 use crate::packages;
-use crate::process::{cargo, root, run_silently, scratch};
+use crate::process::{cargo, root, scratch};
 
 /// Build an image for guests, below target/guest
 ///
@@ -104,9 +107,11 @@ fn request(
         images_dir,
         cache_dir: scratch("guest").join("packages"),
         sources: None,
-        init: build_init(architecture).context("cannot build process 1 of the guest")?,
+        init: build_process_one(cargo(), &root(), architecture, &CancelToken::new())
+            .context("cannot build process 1 of the guest")?,
         lock,
         keep_root: false,
+        cancel: CancelToken::new(), // Ctrl-C ends what it has started
     })
 }
 
@@ -124,30 +129,6 @@ fn build_image(request: &BuildRequest) -> Result<GuestImage> {
         BuildProgress::PackingRoot => eprintln!("Packing the root file system …"),
     })?;
     Ok(image)
-}
-
-/// Linked statically: there are no libraries in the initial file system. With a target of its own,
-/// so that what runs while building is not.
-fn build_init(architecture: Architecture) -> Result<PathBuf> {
-    let target = format!("{}-unknown-linux-gnu", architecture.name());
-    let home =
-        std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"));
-    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-    // Where it was built must not show in it.
-    flags.push(format!("--remap-path-prefix={}=.", root().display()));
-    flags.extend(home.map(|home| format!("--remap-path-prefix={home}=cargo")));
-    let mut command = cargo();
-    if architecture != Architecture::current() {
-        let variable = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
-        command.env(variable, format!("{}-linux-gnu-gcc", architecture.name()));
-    }
-    run_silently(
-        command
-            .args(["build", "--quiet", "--locked", "--package", "codeagent-guest"])
-            .args(["--profile", "guest", "--target", &target])
-            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")),
-    )?;
-    Ok(scratch(&target).join("guest").join("codeagent-guest"))
 }
 
 fn lock_file(flavour: Flavour, architecture: Architecture) -> PathBuf {

@@ -63,6 +63,10 @@ pub enum HostMessage {
     RollbackNotify {
         step_id: StepId,
     },
+    /// What time it is on the host, since the epoch; for a shim whose clock is its own.
+    Clock {
+        unix_ms: u64,
+    },
     Ping {
         token: u64,
     },
@@ -79,6 +83,7 @@ impl Message for HostMessage {
         "signal",
         "cancel",
         "rollback_notify",
+        "clock",
         "ping",
         "shutdown",
     ];

@@ -29,6 +29,11 @@ fn project(root: &Path) {
         ("origin/below/package.json", "{\"name\": \"below\", \"version\": \"1.0.0\"}\n"),
         ("origin/below/index.js", "module.exports = 'required';\n"),
         ("origin/below.py", "WORD = 'imported'\n"),
+        (
+            "origin/wheel/setup.py",
+            "from setuptools import setup\nsetup(name='installed', version='1', py_modules=['installed'])\n",
+        ),
+        ("origin/wheel/installed.py", "WORD = 'installed'\n"),
     ] {
         let path = root.join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -57,10 +62,12 @@ fn what_git_compilers_and_package_managers_do_comes_back_exactly() {
         (
             "cd clone && npm install --offline --no-audit --no-fund --silent && \
              node -p 'require(\"below\")' && \
-             python3 -c 'import below; print(below.WORD)' && pip --version | cut -c 1-4 && \
+             python3 -c 'import below; print(below.WORD)' && \
+             pip install -q --no-index --no-build-isolation --root-user-action=ignore ./wheel && \
+             (cd / && python3 -c 'import installed; print(installed.WORD)') && \
              git add below && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m more && \
              git checkout -q -b other HEAD~ && rg -c puts hello.c",
-            "required\nimported\npip \n1\n",
+            "required\nimported\ninstalled\n1\n",
         ),
         ("rm -rf ./* ./.[!.]*", ""),
     ];

@@ -30,6 +30,22 @@ fn moments() -> impl Iterator<Item = Duration> {
     })
 }
 
+/// Writes until it is killed.
+const BUSY: &str = "echo begun; rm -f ./*3*; i=0; while :; do i=$((i+1)); mkdir d$i; echo $i > d$i/f; mv d$i e$i; done";
+/// Ends by itself; what follows is the end of its step, of the guest and of the program.
+const BRIEF: &str = "rm -f ./*3*; echo begun";
+
+/// When the program is killed.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// Its guest boots, or has just booted.
+    Boot,
+    /// A command writes.
+    Work,
+    /// The step is closed, and the guest shut down.
+    Close,
+}
+
 #[test]
 fn a_program_that_is_killed_leaves_the_folder_at_a_boundary_and_no_process() {
     let test = "a_program_that_is_killed_leaves_the_folder_at_a_boundary_and_no_process";
@@ -37,28 +53,17 @@ fn a_program_that_is_killed_leaves_the_folder_at_a_boundary_and_no_process() {
     let home = Home::new(&ground);
     let workspace = TempWorkspace::with_fixture(|root| fixtures::large_flat(root, 200, 200));
     let before = workspace.snapshot();
-    let times = if std::env::var_os("CODEAGENT_LONG").is_some() { 20 } else { 3 };
-    let busy = "echo begun; rm -f ./*3*; i=0; while :; do i=$((i+1)); mkdir d$i; echo $i > d$i/f; mv d$i e$i; done";
-    for moment in moments().take(times) {
-        let mut program = home
-            .sandbox(&workspace, &["run", "--isolation", "vm", "--", "sh", "-c", busy])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut first = [0; 1];
-        program.stdout.take().unwrap().read_exact(&mut first).unwrap();
-        std::thread::sleep(moment);
-        let below = descendants(program.id());
-        assert!(below.iter().any(|(_, name)| name.starts_with("qemu-system")), "{below:?}");
-        kill(program.id());
-        program.wait().unwrap();
-        eventually("nothing of it is left", || {
-            below.iter().all(|(pid, _)| !Path::new(&format!("/proc/{pid}")).exists())
-        });
-        // Whoever looks next finds it recovered.
+    let times = if std::env::var_os("CODEAGENT_LONG").is_some() { 20 } else { 8 };
+    let phases = [Phase::Work, Phase::Boot, Phase::Close, Phase::Work].into_iter().cycle();
+    for (moment, phase) in moments().take(times).zip(phases) {
+        kill_in(&home, &workspace, phase, moment);
+        // Whoever looks next finds it recovered; a step that was closed is one, and can be undone.
         let output = home.sandbox(&workspace, &["history"]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
+        if matches!(phase, Phase::Close) && workspace.snapshot() != before {
+            assert!(text(&output).contains("deleted"), "{}", text(&output));
+            assert!(home.sandbox(&workspace, &["undo"]).status().unwrap().success());
+        }
         assert_tree_eq(&before, &workspace.snapshot());
     }
     let script = ["run", "--isolation", "vm", "--", "sh", "-c", "rm -rf ./*"];
@@ -67,6 +72,35 @@ fn a_program_that_is_killed_leaves_the_folder_at_a_boundary_and_no_process() {
     assert_eq!(std::fs::read_dir(workspace.working()).unwrap().count(), 0);
     assert!(home.sandbox(&workspace, &["undo"]).status().unwrap().success());
     assert_tree_eq(&before, &workspace.snapshot());
+}
+
+/// Runs the program and kills it. Nothing of it is left then.
+fn kill_in(home: &Home, workspace: &TempWorkspace, phase: Phase, moment: Duration) {
+    let script = if matches!(phase, Phase::Close) { BRIEF } else { BUSY };
+    let mut program = home
+        .sandbox(workspace, &["run", "--isolation", "vm", "--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let has_machine =
+        |below: &[(u32, String)]| below.iter().any(|(_, name)| name.starts_with("qemu-system"));
+    match phase {
+        Phase::Boot => eventually("it boots", || has_machine(&descendants(program.id()))),
+        Phase::Work | Phase::Close => {
+            let mut first = [0; 1];
+            program.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        }
+    }
+    // The end takes less time than all the rest.
+    std::thread::sleep(if matches!(phase, Phase::Close) { moment / 4 } else { moment });
+    let below = descendants(program.id());
+    assert!(has_machine(&below) || matches!(phase, Phase::Close), "{below:?}");
+    kill(program.id());
+    program.wait().unwrap();
+    eventually("nothing of it is left", || {
+        below.iter().all(|(pid, _)| !Path::new(&format!("/proc/{pid}")).exists())
+    });
 }
 
 /// In an image without bash, too: `minimal` has none.
@@ -153,6 +187,40 @@ fn what_is_missing_is_one_sentence_and_a_hint_and_nothing_falls_back() {
         assert!(said.contains(words) && said.contains("hint: "), "{said}");
     }
     assert!(!workspace.path("made").exists());
+}
+
+/// What worked when it was tried may fail the guest: here QEMU is a program that emulates, whatever it is
+/// asked for, and fails with KVM where there is a folder.
+#[test]
+fn a_guest_that_an_accelerator_fails_is_emulated() {
+    let test = "a_guest_that_an_accelerator_fails_is_emulated";
+    let Some(ground) = Ground::find(test) else { return };
+    if !Path::new("/dev/kvm").exists() {
+        return skip(test, "there is no /dev/kvm");
+    }
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let qemu = home.path().join("qemu");
+    let script = "#!/bin/sh\ncase \"$*\" in *kvm*folder0*|*folder0*kvm*)\n\
+         echo an assertion failed >&2; exit 1;; esac\n\
+         for word; do shift\n\
+         case \"$word\" in *kvm*) word=$(echo \"$word\" | sed s/kvm/tcg/);; host|host,*) word=max;; esac\n\
+         set -- \"$@\" \"$word\"; done\nexec qemu-system-x86_64 \"$@\"\n";
+    std::fs::write(&qemu, script).unwrap();
+    std::fs::set_permissions(&qemu, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let settings = format!(
+        "[vm]\nimage = '{}'\nqemu = '{}'\nmemory_mib = 512\nboot_seconds = 120\n",
+        ground.image.display(),
+        qemu.display()
+    );
+    std::fs::write(home.path().join(".config/codeagent/codeagent.toml"), settings).unwrap();
+    let run = ["run", "--isolation", "vm", "--", "sh", "-c", "echo made > made; cat made"];
+    let output = home.sandbox(&workspace, &run).output().unwrap();
+    let said = text(&output);
+    assert!(output.status.success() && said.starts_with("made\n"), "{said}");
+    assert!(said.contains("kvm does not work here") && said.contains("emulated"), "{said}");
+    assert!(said.contains("an assertion failed"), "{said}");
+    assert!(workspace.path("made").exists());
 }
 
 /// Where the server of these tests is; an address for documentation, on the loopback interface of a
@@ -277,6 +345,34 @@ fn a_guest_reaches_what_is_listed_and_nothing_else() {
     let out: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("OUT ")).collect();
     assert_eq!(out, SUCCEED_IN_THE_OPEN, "{said}");
     assert!(said.contains("CAN ipv6"), "{said}");
+}
+
+/// By name, in the guest itself: the name has an address there, and what listens at it answers. Another
+/// name of the same server has none.
+#[test]
+fn a_name_that_is_listed_is_reached_from_a_guest() {
+    let test = "a_name_that_is_listed_is_reached_from_a_guest";
+    let Some(ground) = Ground::find(test) else { return };
+    if !rustix::process::geteuid().is_root() {
+        return skip(test, "only root can make a network for it");
+    }
+    if let Err(error) = have_a_network_of_ones_own() {
+        return skip(test, &error);
+    }
+    let (server, names) = (serve(NOT_LISTED), answer_questions_for_names());
+    let home = Home::new(&ground);
+    let workspace = TempWorkspace::with_fixture(fixtures::small_tree);
+    let script = format!(
+        "wget -q -O - http://listed.example:{PORT}/; echo; \
+         wget -q -O - http://other.example:{PORT}/ || echo refused"
+    );
+    let listed = format!("listed.example:{PORT}");
+    let run = ["run", "--isolation", "vm", "--allow-host", &listed, "--", "sh", "-c", &script];
+    let output = home.sandbox(&workspace, &run).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(said, "reached\nrefused\n", "{}", text(&output));
+    assert_eq!(server.load(Ordering::SeqCst), 1);
+    assert!(names.load(Ordering::SeqCst) > 0);
 }
 
 /// An open network is that of the host, its own services included; the folder is as in any other.

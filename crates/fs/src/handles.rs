@@ -71,9 +71,11 @@ impl Handles {
 
     /// The client has gone: everything that it had open.
     pub(crate) fn take(&self) -> (Vec<(u64, Handle)>, Vec<Writable>) {
-        self.open.store(0, Ordering::Relaxed);
         let writable = self.writable.write().drain().map(|(_, open)| open).collect();
-        (self.all.lock().drain().collect(), writable)
+        let all: Vec<_> = self.all.lock().drain().collect();
+        // And not those that are being opened: they are counted until that has failed, or are closed.
+        self.open.fetch_sub(all.len() as u64, Ordering::Relaxed);
+        (all, writable)
     }
 
     /// The inodes of files that are open, each once.
@@ -160,6 +162,23 @@ mod tests {
         handles.closed();
         assert!(handles.admit(|| Err::<(), _>(io::Error::other("no"))).is_err());
         assert!(handles.admit(|| Ok(())).is_ok());
+    }
+
+    #[test]
+    fn a_client_that_goes_while_it_opens_something_can_open_as_much_as_before() {
+        let handles = Handles::new(2);
+        handles.admit(|| Ok(())).unwrap();
+        handles.opened(1, 7);
+        let too_late = handles.admit(|| {
+            assert_eq!(handles.take().0.len(), 1);
+            Err::<(), _>(io::Error::other("it has gone"))
+        });
+        assert!(too_late.is_err());
+        for handle in [2, 3] {
+            handles.admit(|| Ok(())).unwrap();
+            handles.opened(handle, 7);
+        }
+        assert!(handles.admit(|| Ok(())).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 #![cfg(unix)]
 
+mod clock;
 mod command;
 mod courier;
 mod options;

@@ -38,6 +38,7 @@ fn main() -> std::process::ExitCode {
                     sync_dirs,
                     rollback_file,
                     drop_caches,
+                    sets_clock: false,
                     defaults: codeagent_shim::Defaults::default(),
                 };
                 channel::serve(channel, &config)

@@ -13,6 +13,7 @@ use codeagent_control::{
 };
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
+use crate::clock;
 use crate::command::{self, RunningCommand};
 use crate::courier::{self, Courier, LastReport};
 use crate::outbox::Outbox;
@@ -34,6 +35,9 @@ pub struct ShimConfig {
     pub rollback_file: Option<PathBuf>,
     /// Drop the kernel's caches after a rollback; needs root.
     pub drop_caches: bool,
+    /// The clock is set to what the host says; for a guest, whose clock stands still when the guest
+    /// does. Needs root.
+    pub sets_clock: bool,
     pub defaults: Defaults,
 }
 
@@ -172,6 +176,13 @@ impl Shim {
                 }
                 self.outbox.answer(ShimMessage::RollbackNoted { step_id });
             }
+            HostMessage::Clock { unix_ms } if self.config.sets_clock => {
+                if let Err(error) = clock::set(unix_ms) {
+                    let what = format!("the clock was not set: {error}");
+                    self.refuse(None, ShimErrorCode::Other, what);
+                }
+            }
+            HostMessage::Clock { .. } => {} // it is the host's own
             HostMessage::Ping { token } => self.outbox.answer(ShimMessage::Pong { token }),
             HostMessage::Shutdown => {}
         }

@@ -80,7 +80,7 @@ impl<'m> Request<'m> {
             | O::Create
             | O::Fallocate
             | O::TmpFile => Pace::Mutation,
-            O::Fsync | O::Fsyncdir | O::Syncfs | O::CopyFileRange => Pace::Slow,
+            O::Fsync | O::Fsyncdir | O::CopyFileRange => Pace::Slow,
             _ => Pace::Quick,
         }
     }

@@ -5,7 +5,8 @@
 //! used up what cannot be used twice. The verdict is remembered for as long as the kernel of the
 //! host runs, so that only the first session after a boot waits for it. An accelerator is blamed only
 //! if the same machine then starts without it: otherwise memory may be short, or the host too busy,
-//! and the next start tries again.
+//! and the next start tries again. One that worked when it was tried and then fails a real machine is
+//! tried again, too.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -102,6 +103,21 @@ pub(crate) fn choose(
 /// What is known from this boot of the host, without trying anything.
 pub fn remembered(state_dir: &Path, qemu: &Qemu) -> BTreeMap<Accelerator, Verdict> {
     Memory::recall(state_dir, qemu).verdicts
+}
+
+/// A guest has not started with an accelerator that worked when it was tried: the next start tries it
+/// again.
+pub(crate) fn doubt(
+    verdicts_dir: &Path,
+    qemu: &Qemu,
+    accelerator: Accelerator,
+    failure: &VmError,
+) -> VmError {
+    let mut memory = Memory::recall(verdicts_dir, qemu);
+    if memory.verdicts.remove(&accelerator).is_some() {
+        memory.keep(verdicts_dir);
+    }
+    VmError::AcceleratorBroken { accelerator, reason: in_short(failure) }
 }
 
 /// The next start tries everything again.
@@ -262,6 +278,19 @@ mod tests {
         memory.boot = "another".into();
         memory.keep(dir.path());
         assert_eq!(remembered(dir.path(), &qemu("7.2")).len(), 0);
+    }
+
+    #[test]
+    fn an_accelerator_that_fails_a_guest_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let qemu = Qemu { path: "/q".into(), version: "7.2".into() };
+        let mut memory = Memory::recall(dir.path(), &qemu);
+        memory.verdicts.insert(Accelerator::Kvm, Verdict::Works);
+        memory.keep(dir.path());
+        let failure = VmError::DiedAtBoot("an assertion failed".into());
+        let doubted = doubt(dir.path(), &qemu, Accelerator::Kvm, &failure);
+        assert!(doubted.to_string().starts_with("kvm does not work here"), "{doubted}");
+        assert!(remembered(dir.path(), &qemu).is_empty());
     }
 
     const DEADLINE: Duration = Duration::from_secs(10);

@@ -45,6 +45,11 @@ pub enum VmError {
     Start(io::Error),
     #[error("cannot build the guest image: {0}")]
     Build(String),
+    /// Debian keeps a version for as long as nothing newer takes its place.
+    #[error("cannot build the guest image: Debian has not all packages of the lock any more: {0}")]
+    LockOutdated(String),
+    #[error("cannot build the guest image: apt knows no Debian {suite} on this machine")]
+    NoDebian { suite: &'static str },
     #[error("{path}: {error}")]
     File { path: PathBuf, error: io::Error },
 }

@@ -12,7 +12,9 @@ use codeagent_guest::{Address, Backend, GuestSettings, GuestShare, Link};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::command_line;
-use crate::config::{Disk, MachineConfig, Network, Progress, ShareServer, Stage};
+use crate::config::{
+    AcceleratorChoice, Disk, MachineConfig, Network, Progress, ShareServer, Stage,
+};
 use crate::console::Tail;
 use crate::death::{self, DeathWatch};
 use crate::disk::{self, Opened};
@@ -56,20 +58,39 @@ pub enum Ending {
 
 impl Machine {
     /// Starts a guest, and returns when its shim speaks.
-    pub fn start(config: MachineConfig, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
+    ///
+    /// [`VmError::AcceleratorBroken`]: an accelerator that nobody insisted on worked when it was tried,
+    /// and this guest did not start with it. It had half of its time. What was used up for it cannot be
+    /// used again, so whoever wants the guest all the same starts another one, emulated.
+    pub fn start(mut config: MachineConfig, progress: &mut dyn FnMut(Progress)) -> Result<Self> {
         let qemu = Qemu::find(config.qemu.as_deref(), config.image.architecture())?;
         config.image.expect_unchanged()?;
         expect_sensible(&config)?;
         let accelerator = crate::accelerator::choose(&config, &qemu, progress)?;
         let disk = open_disk(&config, progress)?;
         progress(Progress::Stage(Stage::Booting(accelerator)));
-        let image = config.image.clone();
-        let machine = Self::boot(config, disk, qemu, accelerator).map_err(|error| match error {
-            VmError::DiedAtBoot(_) | VmError::BootDeadline { .. } => {
-                image.damage().unwrap_or(error)
-            }
-            error => error,
-        })?;
+        let (image, verdicts_dir) = (config.image.clone(), config.verdicts_dir.clone());
+        let is_on_trial =
+            config.accelerator == AcceleratorChoice::Auto && accelerator != Accelerator::Tcg;
+        if is_on_trial {
+            config.boot_deadline /= 2;
+        }
+        let machine =
+            Self::boot(config, disk, qemu.clone(), accelerator).map_err(|error| match error {
+                VmError::DiedAtBoot(_) | VmError::BootDeadline { .. } => {
+                    let damage = image.damage();
+                    if damage.is_none() && is_on_trial {
+                        return crate::accelerator::doubt(
+                            &verdicts_dir,
+                            &qemu,
+                            accelerator,
+                            &error,
+                        );
+                    }
+                    damage.unwrap_or(error)
+                }
+                error => error,
+            })?;
         progress(Progress::Stage(Stage::Ready));
         Ok(machine)
     }

@@ -160,6 +160,51 @@ fn an_accelerator_that_hangs_is_tried_once() {
     assert!(warnings[0].contains("kvm does not work here"), "{warnings:?}");
 }
 
+/// What worked in its trial and then fails a guest is told, doubted and tried again: here QEMU is a
+/// program that plays QEMU with KVM in a trial, which has no disk and no folder, and fails otherwise.
+#[test]
+fn an_accelerator_that_fails_a_guest_after_its_trial_is_doubted() {
+    let test = "an_accelerator_that_fails_a_guest_after_its_trial_is_doubted";
+    let Some(image) = image(test) else { return };
+    if !Path::new("/dev/kvm").exists() {
+        return codeagent_test_support::filesystems::skip(test, "there is no /dev/kvm");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let trouble = dir.path().join("trouble");
+    // Emulated, whatever it is asked for.
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *kvm*) [ -e '{}' ] && {{ echo an assertion failed >&2; exit 1; }};; esac\n\
+         for word; do shift\n\
+         case \"$word\" in *kvm*) word=$(echo \"$word\" | sed s/kvm/tcg/);; host|host,*) word=max;; esac\n\
+         set -- \"$@\" \"$word\"; done\nexec qemu-system-x86_64 \"$@\"\n",
+        trouble.display()
+    );
+    let config = || {
+        let mut config = config(image.clone());
+        config.qemu = Some(program_of(dir.path(), &script));
+        config.state_dir = dir.path().join("state");
+        config.verdicts_dir = dir.path().join("state");
+        config.trial_deadline = PATIENCE;
+        config
+    };
+    let machine = Machine::start(config(), &mut |_| {}).unwrap();
+    assert_eq!(machine.accelerator(), Accelerator::Kvm);
+    let qemu = machine.qemu().clone();
+    drop(machine);
+    assert_eq!(remembered(&dir.path().join("state"), &qemu).len(), 1);
+
+    std::fs::write(&trouble, "").unwrap();
+    let error = Machine::start(config(), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, VmError::AcceleratorBroken { .. }), "{error}");
+    assert!(error.to_string().contains("an assertion failed"), "{error}");
+    assert!(remembered(&dir.path().join("state"), &qemu).is_empty(), "it is tried again");
+    // Somebody who insists on it hears what happened, and nothing is doubted.
+    let mut insisting = config();
+    insisting.accelerator = AcceleratorChoice::Only(Accelerator::Kvm);
+    let error = Machine::start(insisting, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, VmError::DiedAtBoot(_)), "{error}");
+}
+
 /// No guest starts, with an accelerator or without: that says nothing about the accelerator, which is
 /// tried again when there is no trouble any more.
 #[test]

@@ -30,6 +30,7 @@ fn request(test: &str, image: &GuestImage, images_dir: &Path) -> Option<BuildReq
         init,
         lock: LockMode::Exact,
         keep_root: false,
+        cancel: Default::default(),
     })
 }
 

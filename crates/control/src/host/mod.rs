@@ -173,6 +173,13 @@ impl ControlHost {
         Ok(())
     }
 
+    /// Tells the shim what time it is.
+    pub fn tell_time(&mut self, unix_ms: u64) -> Result<()> {
+        self.expect_ready()?;
+        self.outgoing.push_back(HostMessage::Clock { unix_ms });
+        Ok(())
+    }
+
     pub fn ping(&mut self, token: u64) -> Result<()> {
         self.expect_ready()?;
         self.outgoing.push_back(HostMessage::Ping { token });

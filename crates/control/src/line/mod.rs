@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, io};
 
 use codeagent_common::StepId;
@@ -83,6 +83,7 @@ enum News {
     Run(u64, Box<Exec>, Sender<Report>),
     Order(u64, Order),
     RollbackNotify(StepId),
+    Clock(u64),
     StandStill,
     GoOn,
     /// Whoever waits for the shim to say hello.
@@ -166,6 +167,13 @@ impl Line {
     /// Tells running commands that files have changed under them.
     pub fn notify_rollback(&self, step: StepId) -> Result<(), LineError> {
         self.tell(News::RollbackNotify(step))
+    }
+
+    /// Tells a shim with a clock of its own what time it is; commands that are run afterwards find it
+    /// so.
+    pub fn tell_time(&self, now: SystemTime) -> Result<(), LineError> {
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.tell(News::Clock(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// Whatever the shim runs in stands still: it has all the time it needs, until it

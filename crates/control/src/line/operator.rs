@@ -102,6 +102,7 @@ impl Operator {
             },
             // Without a shim there is nobody to tell.
             News::RollbackNotify(step) => drop(self.host.notify_rollback(step)),
+            News::Clock(unix_ms) => drop(self.host.tell_time(unix_ms)),
             News::StandStill => self.host.stand_still(Instant::now()),
             News::GoOn => {
                 self.went_on_at = Instant::now();

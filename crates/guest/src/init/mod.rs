@@ -88,6 +88,7 @@ fn serve(settings: &GuestSettings) -> Result<(), InitError> {
         sync_dirs: writable.map(|share| share.path.clone()).collect(),
         rollback_file: Some(rollback_file.to_owned()),
         drop_caches: true,
+        sets_clock: true,
         defaults: defaults(settings),
     };
     let what = || "the control channel broke".to_owned();

@@ -185,6 +185,7 @@ fn serve(control: OwnedFd) {
         sync_dirs: Vec::new(),
         rollback_file: None,
         drop_caches: false,
+        sets_clock: false,
         defaults: Defaults::default(),
     };
     let control = UnixStream::from(control);

@@ -177,6 +177,7 @@ fn serve() -> io::Result<()> {
         sync_dirs: std::env::args_os().skip(2).map(PathBuf::from).collect(),
         rollback_file: None,
         drop_caches: false,
+        sets_clock: false,
         defaults: Defaults::default(),
     };
     Shim::new(config).run(channel.try_clone()?, channel).map(drop)

@@ -9,6 +9,7 @@ mod vm;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -104,6 +105,9 @@ pub struct Ran {
     pub committed_in: Duration,
 }
 
+/// Tells people something.
+pub type Tell = Arc<dyn Fn(String) + Send + Sync>;
+
 /// Runs commands of one session.
 pub trait Executor: Send + Sync + fmt::Debug {
     fn isolation(&self) -> Isolation;
@@ -133,7 +137,11 @@ pub trait Executor: Send + Sync + fmt::Debug {
     /// that was on its way has been done or refused, in all folders.
     fn go_on(&self, _is_all_answered: &dyn Fn() -> bool) {}
 
-    /// A step was undone or redone: files have changed under the commands that run.
+    /// From here on, whoever looks at the session hears of what befalls it while no command runs.
+    fn tell_of_losses(&self, _tell: Tell) {}
+
+    /// A step was undone or redone, rolled back, or restored from: files have changed under the commands
+    /// that run.
     fn rolled_back(&self, _step: StepId) {}
 
     /// What commands run in, beyond the kind of isolation.

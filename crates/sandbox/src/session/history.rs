@@ -56,7 +56,7 @@ impl Session {
     ) -> Result<RollbackReport> {
         let report =
             self.change(directory, |keeper| Ok(keeper.client().undo(count, conflicts)?))?;
-        self.tell_commands(&report);
+        self.tell_commands(report.steps.iter().copied());
         Ok(report)
     }
 
@@ -68,14 +68,14 @@ impl Session {
     ) -> Result<RollbackReport> {
         let report =
             self.change(directory, |keeper| Ok(keeper.client().redo(count, conflicts)?))?;
-        self.tell_commands(&report);
+        self.tell_commands(report.steps.iter().copied());
         Ok(report)
     }
 
     /// Those that run in a guest hear that files have changed under them.
-    fn tell_commands(&self, report: &RollbackReport) {
+    fn tell_commands(&self, steps: impl IntoIterator<Item = StepId>) {
         if let Ok(active) = self.active() {
-            report.steps.iter().for_each(|step| active.executor.rolled_back(*step));
+            steps.into_iter().for_each(|step| active.executor.rolled_back(step));
         }
     }
 
@@ -86,7 +86,10 @@ impl Session {
         step: StepId,
         paths: Vec<RelPathBuf>,
     ) -> Result<RestoreReport> {
-        self.change(directory, |keeper| Ok(keeper.client().restore(step, paths)?))
+        let report =
+            self.change(directory, |keeper| Ok(keeper.client().restore(step, paths)?))?;
+        self.tell_commands(report.step.as_ref().map(|step| step.id));
+        Ok(report)
     }
 
     pub fn pin(&self, directory: Option<&str>, step: StepId, pinned: bool) -> Result<()> {
@@ -161,7 +164,9 @@ impl Session {
     pub fn rollback(&self) -> Result<Vec<Option<StepId>>> {
         let active = self.active()?;
         let _turn = active.take_turn(&Patience::of(PATIENCE))?;
-        active.roll_back()
+        let rolled_back = active.roll_back()?;
+        self.tell_commands(rolled_back.iter().flatten().copied());
+        Ok(rolled_back)
     }
 
     fn ask<T>(&self, directory: Option<&str>, ask: impl FnOnce(&Keeper) -> Result<T>) -> Result<T> {

@@ -224,6 +224,10 @@ impl Session {
         let executor = plan.make(self.surroundings(&folders, gateway.as_ref())?)?;
         *self.executor.write() = Some(Arc::downgrade(&executor));
         let warn = |message| self.bus.tell(&Event::Warning { directory: None, message });
+        let bus = self.bus.clone();
+        executor.tell_of_losses(Arc::new(move |message| {
+            bus.tell(&Event::Warning { directory: None, message });
+        }));
         executor.begin(&shared(&folders, &keepers), &warn, cancel)?;
         if executor.isolation() == Isolation::Host && self.options.network != NetworkChoice::Open {
             let message = "on this machine itself, commands reach the network as you do, whatever \

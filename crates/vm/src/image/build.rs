@@ -4,11 +4,15 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use codeagent_common::CancelToken;
 use codeagent_control::PROTOCOL_VERSION;
 
 use super::lock::{self, Locked, Packages};
 use super::packages::{Apt, sha256_of, unpack};
+use super::process_one::expect_static;
+use super::programs::expect_all;
 use super::recipe::{self, Flavour};
+use super::scratch::Scratch;
 use super::{
     GuestImage, INITRAMFS, KERNEL, MANIFEST, Manifest, ROOT, initramfs, kernel, module_9p, root,
 };
@@ -31,6 +35,8 @@ pub struct BuildRequest {
     /// A root file system that is there already, of the packages of the lock, stays: it takes
     /// minutes to make.
     pub keep_root: bool,
+    /// Ends the build, and nothing of it is left.
+    pub cancel: CancelToken,
 }
 
 /// Whether the versions of packages are given.
@@ -66,7 +72,9 @@ pub fn build(
     progress: &mut dyn FnMut(BuildProgress),
 ) -> Result<GuestImage> {
     let dir = GuestImage::dir_in(&request.images_dir, request.flavour, request.architecture);
-    build_beside(request, &dir, progress).map_err(|error| VmError::Build(error.to_string()))?;
+    build_beside(request, &dir, progress).map_err(|error| {
+        error.downcast::<VmError>().unwrap_or_else(|error| VmError::Build(error.to_string()))
+    })?;
     GuestImage::open(dir)
 }
 
@@ -75,11 +83,13 @@ fn build_beside(
     dir: &Path,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<()> {
+    // Before anything is fetched.
+    expect_static(&request.init)?;
+    expect_all(&recipe::tools(request.flavour, rustix::process::geteuid().is_root()))?;
     fs::create_dir_all(&request.images_dir)?;
-    let beside = tempfile::Builder::new().prefix(".building-").tempdir_in(&request.images_dir)?;
-    let new = beside.path().join("image");
-    fs::create_dir(&new)?;
-    build_in(request, &new, dir, progress)?;
+    let beside = Scratch::new_in(&request.images_dir)?;
+    let new = beside.dir("image")?;
+    build_in(request, &beside, &new, dir, progress)?;
     // What was there before goes with the directory beside.
     take_place(&new, dir)
 }
@@ -87,6 +97,7 @@ fn build_beside(
 /// In `dir`; `last` is where the image is that it will replace.
 fn build_in(
     request: &BuildRequest,
+    beside: &Scratch,
     dir: &Path,
     last: &Path,
     progress: &mut dyn FnMut(BuildProgress),
@@ -96,24 +107,25 @@ fn build_in(
     let kernel_deb = fetched(&apt, &packages.kernel, progress)?;
     let busybox_deb = fetched(&apt, &packages.busybox, progress)?;
 
-    let unpacked = tempfile::Builder::new().prefix(".unpacked-").tempdir_in(&request.images_dir)?;
+    let (unpacked, cancel) = (beside.dir("unpacked")?, &request.cancel);
     progress(BuildProgress::UnpackingKernel);
-    unpack(&kernel_deb, &["*/vmlinuz-*"], unpacked.path())?;
-    unpack(&kernel_deb, recipe::MODULE_PATHS, unpacked.path())?;
-    unpack(&busybox_deb, &["*/busybox"], unpacked.path())?;
-    let packed = only_file_in(&unpacked.path().join("boot"))?;
+    unpack(&kernel_deb, &["*/vmlinuz-*"], &unpacked, cancel)?;
+    unpack(&kernel_deb, recipe::MODULE_PATHS, &unpacked, cancel)?;
+    unpack(&busybox_deb, &["*/busybox"], &unpacked, cancel)?;
+    let packed = only_file_in(&unpacked.join("boot"))?;
     write(&dir.join(KERNEL), &kernel::unpacked(fs::read(packed)?, request.architecture)?)?;
 
-    let modules = unpacked.path().join("lib/modules");
-    let module_9p = match build_module(request, &apt, &packages, &modules, progress) {
+    let modules = unpacked.join("lib/modules");
+    let module_9p = match build_module(request, (&apt, &packages), beside, &modules, progress) {
         Ok(()) => true,
+        Err(error) if request.cancel.is_cancelled() => return Err(error),
         Err(error) => {
             progress(BuildProgress::WithoutModule(error.to_string()));
             false
         }
     };
     progress(BuildProgress::PackingInitramfs);
-    let busybox = unpacked.path().join("bin/busybox");
+    let busybox = unpacked.join("bin/busybox");
     let bytes = initramfs::build(&request.init, &busybox, &modules, request.flavour)?;
     write(&dir.join(INITRAMFS), &bytes)?;
 
@@ -123,7 +135,7 @@ fn build_in(
                 fs::hard_link(last.join(ROOT), dir.join(ROOT))?;
                 packages
             }
-            None => root::build(request, &apt, &dir.join(ROOT), progress)?,
+            None => root::build(request, (&apt, beside), &dir.join(ROOT), progress)?,
         };
     }
     if let LockMode::Newest(file) = &request.lock {
@@ -155,8 +167,8 @@ fn fetched(
 /// Our module takes its place among those of the kernel.
 fn build_module(
     request: &BuildRequest,
-    apt: &Apt<'_>,
-    Packages { kernel, headers, .. }: &Packages,
+    (apt, Packages { kernel, headers, .. }): (&Apt<'_>, &Packages),
+    beside: &Scratch,
     modules: &Path,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<()> {
@@ -174,9 +186,8 @@ fn build_module(
     let debs = headers.iter().map(|package| fetched(apt, package, progress));
     let debs = debs.collect::<io::Result<Vec<_>>>()?;
     progress(BuildProgress::BuildingModule);
-    let place = tempfile::Builder::new().prefix(".module-").tempdir_in(&request.images_dir)?;
-    let place = place.path().canonicalize()?;
-    let module = module_9p::build(&debs, &place)?;
+    let place = beside.dir("module")?.canonicalize()?;
+    let module = module_9p::build(&debs, &place, &request.cancel)?;
     fs::copy(module, modules.join(format!("{}.ko", module_9p::NAME))).map(drop)
 }
 

@@ -19,10 +19,16 @@ mod module_9p;
 mod modules;
 #[cfg(target_os = "linux")]
 mod packages;
+#[cfg(target_os = "linux")]
+mod process_one;
+#[cfg(target_os = "linux")]
+mod programs;
 #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "images are built on Linux"))]
 mod recipe;
 #[cfg(target_os = "linux")]
 mod root;
+#[cfg(target_os = "linux")]
+mod scratch;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,6 +38,8 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(target_os = "linux")]
 pub use build::{BuildProgress, BuildRequest, LockMode, build};
+#[cfg(target_os = "linux")]
+pub use process_one::{PROCESS_ONE, build_process_one, is_static};
 pub use recipe::Flavour;
 
 use crate::error::{Result, VmError};

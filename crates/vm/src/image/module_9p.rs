@@ -6,7 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::packages::{run, unpack};
+use codeagent_common::CancelToken;
+
+use super::packages::unpack;
+use super::programs::run;
 use crate::qemu::in_path;
 
 pub(crate) const NAME: &str = "codeagent_9p";
@@ -34,11 +37,11 @@ const MEANT_FOR_OTHERS: [&str; 11] = [
 
 /// Builds it below `dir`, with the headers and tools from these packages. Nothing in it tells where
 /// that was.
-pub(crate) fn build(packages: &[PathBuf], dir: &Path) -> io::Result<PathBuf> {
+pub(crate) fn build(packages: &[PathBuf], dir: &Path, cancel: &CancelToken) -> io::Result<PathBuf> {
     let compiler = COMPILERS.into_iter().find(|name| in_path(name).is_some());
     let compiler = compiler.ok_or_else(|| io::Error::other("there is no gcc"))?;
     for package in packages {
-        unpack(package, &["*"], dir)?;
+        unpack(package, &["*"], dir, cancel)?;
     }
     let headers = moved_headers(&dir.join("usr/src"))?;
     let module = dir.join("module");
@@ -53,7 +56,7 @@ pub(crate) fn build(packages: &[PathBuf], dir: &Path) -> io::Result<PathBuf> {
     for variable in MEANT_FOR_OTHERS {
         make.env_remove(variable);
     }
-    run(&mut make)?;
+    run(&mut make, cancel)?;
     Ok(module.join(format!("{NAME}.ko")))
 }
 

@@ -4,13 +4,17 @@
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
+use codeagent_common::CancelToken;
 use sha2::{Digest, Sha256};
 
 use super::build::BuildRequest;
 use super::lock::Locked;
+use super::programs::{run, start, while_wanted};
 use super::recipe::{SUITE, debian_architecture};
+use super::scratch::Scratch;
+use crate::error::VmError;
 use crate::hardware::Architecture;
 
 /// Where apt of this machine knows Debian from.
@@ -24,6 +28,8 @@ pub(crate) struct Apt<'a> {
     cache: &'a Path,
     /// Where packages come from.
     sources: PathBuf,
+    /// The build is not wanted any more.
+    cancel: &'a CancelToken,
 }
 
 impl<'a> Apt<'a> {
@@ -33,9 +39,10 @@ impl<'a> Apt<'a> {
         fs::create_dir_all(cache.join("apt"))?;
         let sources = match &request.sources {
             Some(named) => named.clone(),
-            None => known_sources()?,
+            None => known_sources(cache)?,
         };
-        Ok(Self { architecture: request.architecture, cache, sources })
+        let (architecture, cancel) = (request.architecture, &request.cancel);
+        Ok(Self { architecture, cache, sources, cancel })
     }
 
     pub(crate) fn sources(&self) -> &Path {
@@ -48,10 +55,20 @@ impl<'a> Apt<'a> {
         let wanted: Vec<_> = wanted.collect();
         self.update()?;
         let mut apt = self.command("apt-get");
-        run(apt.args(["download", "--print-uris"]).args(&wanted)).map(drop).map_err(|error| {
-            io::Error::other(format!(
-                "Debian has not all packages of the lock any more ({error}); update the lock"
-            ))
+        let printed = run(apt.args(["download", "--print-uris"]).args(&wanted), self.cancel);
+        printed.map(drop).map_err(|error| {
+            let outdated = packages.iter().find_map(|package| self.is_outdated(package));
+            outdated.unwrap_or_else(|| io::Error::other(format!("packages are missing ({error})")))
+        })
+    }
+
+    /// What to say if the lists know the package, but only in another version.
+    fn is_outdated(&self, Locked { name, version, .. }: &Locked) -> Option<io::Error> {
+        let newest = self.newest(name).ok()?.version;
+        let is_listed = self.show(&format!("{name}={version}")).is_ok();
+        (!is_listed).then(|| {
+            let which = format!("{name} is {newest} by now, and not {version}");
+            io::Error::other(VmError::LockOutdated(which))
         })
     }
 
@@ -61,19 +78,18 @@ impl<'a> Apt<'a> {
         if kept.is_file() && sha256_of(&kept)? == package.sha256 {
             return Ok(kept);
         }
-        let dir = tempfile::Builder::new().prefix("fetch-").tempdir_in(self.cache)?;
+        let dir = Scratch::new_in(self.cache)?;
         let wanted = format!("{}={}", package.name, package.version);
         let download = || {
             let mut apt = self.command("apt-get");
-            run(apt.args(["download", "--quiet", &wanted]).current_dir(dir.path()))
+            run(apt.args(["download", "--quiet", &wanted]).current_dir(dir.path()), self.cancel)
         };
         // What the lists do not know yet, Debian may have by now.
         if download().is_err() {
             self.update()?;
             download().map_err(|error| {
-                io::Error::other(format!(
-                    "{wanted} cannot be fetched ({error}); if Debian has a newer one by now, update the lock"
-                ))
+                let failed = || io::Error::other(format!("{wanted} cannot be fetched ({error})"));
+                self.is_outdated(package).unwrap_or_else(failed)
             })?;
         }
         let fetched = fs::read_dir(dir.path())?.next().transpose()?;
@@ -85,7 +101,7 @@ impl<'a> Apt<'a> {
 
     /// Fetches the lists of what Debian has at present.
     pub(crate) fn update(&self) -> io::Result<()> {
-        run(self.command("apt-get").args(["update", "--quiet"])).map(drop)
+        run(self.command("apt-get").args(["update", "--quiet"]), self.cancel).map(drop)
     }
 
     /// What apt would install.
@@ -127,7 +143,7 @@ impl<'a> Apt<'a> {
     }
 
     fn show(&self, name: &str) -> io::Result<String> {
-        run(self.command("apt-cache").args(["show", "--no-all-versions", name]))
+        run(self.command("apt-cache").args(["show", "--no-all-versions", name]), self.cancel)
     }
 
     fn command(&self, program: &str) -> Command {
@@ -151,16 +167,48 @@ impl<'a> Apt<'a> {
     }
 }
 
-/// What this machine knows of Debian, if it has the release at all.
-fn known_sources() -> io::Result<PathBuf> {
-    let has_suite = |path: &PathBuf| {
-        fs::read_to_string(path).is_ok_and(|text| text.split_whitespace().any(|word| word == SUITE))
+/// What this machine knows of Debian: the release itself, or, on another release of Debian, where it
+/// has that from. What is made of that is kept in the cache.
+fn known_sources(cache: &Path) -> io::Result<PathBuf> {
+    let known = || SOURCES.iter().filter_map(|path| Some((path, fs::read_to_string(path).ok()?)));
+    let has = |text: &str, suite: &str| text.split_whitespace().any(|word| word == suite);
+    if let Some((path, _)) = known().find(|(_, text)| has(text, SUITE)) {
+        return Ok(path.into());
+    }
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let other = debian_release(&system);
+    let of_other = other.and_then(|release| {
+        let (path, text) = known().find(|(_, text)| has(text, release))?;
+        Some((path, of_our_suite(&text, release)))
+    });
+    let (path, text) =
+        of_other.ok_or_else(|| io::Error::other(VmError::NoDebian { suite: SUITE }))?;
+    // apt knows by its name how it is written.
+    let name = Path::new(path).extension().unwrap_or_default();
+    let made = cache.join("debian").with_extension(name);
+    fs::write(&made, text)?;
+    Ok(made)
+}
+
+/// Which release of Debian this is, if it is Debian.
+fn debian_release(system: &str) -> Option<&str> {
+    let field = |key: &str| {
+        let value = system.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))?;
+        Some(value.trim_matches('"'))
     };
-    SOURCES.iter().map(PathBuf::from).find(has_suite).ok_or_else(|| {
-        io::Error::other(format!(
-            "apt knows no Debian {SUITE} on this machine; name a list that does with --sources"
-        ))
-    })
+    field("VERSION_CODENAME").filter(|_| field("ID") == Some("debian"))
+}
+
+/// The same archive, security updates included, in our release.
+fn of_our_suite(text: &str, release: &str) -> String {
+    let line = |line: &str| {
+        let word = |word: &str| match word.strip_prefix(release) {
+            Some(rest) if rest.is_empty() || rest.starts_with('-') => format!("{SUITE}{rest}"),
+            _ => word.to_owned(),
+        };
+        line.split(' ').map(word).collect::<Vec<_>>().join(" ") + "\n"
+    };
+    text.lines().map(line).collect()
 }
 
 fn expect_content(file: &Path, package: &Locked) -> io::Result<()> {
@@ -173,23 +221,25 @@ fn expect_content(file: &Path, package: &Locked) -> io::Result<()> {
 }
 
 /// Unpacks what fits one of the patterns.
-pub(crate) fn unpack(package: &Path, patterns: &[&str], into: &Path) -> io::Result<()> {
+pub(crate) fn unpack(
+    package: &Path,
+    patterns: &[&str],
+    into: &Path,
+    cancel: &CancelToken,
+) -> io::Result<()> {
     fs::create_dir_all(into)?;
-    let mut archive = Command::new("dpkg-deb")
-        .arg("--fsys-tarfile")
-        .arg(package)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(|error| named("dpkg-deb", &error))?;
+    let mut archive = Command::new("dpkg-deb");
+    archive.arg("--fsys-tarfile").arg(package).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut archive = start(&mut archive, cancel)?;
     let stdout = archive.stdout.take().map_or_else(Stdio::null, Stdio::from);
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--wildcards", "--no-same-owner", "--directory"])
         .arg(into)
         .args(patterns);
-    let unpacked = tar.stdin(stdout).stderr(Stdio::piped()).output();
+    let tar = start(tar.stdin(stdout).stderr(Stdio::piped()), cancel);
+    let unpacked = tar.and_then(|tar| while_wanted(tar, cancel, Child::wait_with_output));
     let archived = archive.wait()?;
-    let unpacked = unpacked.map_err(|error| named("tar", &error))?;
+    let unpacked = unpacked?;
     // A pattern that fits nothing is no mistake: kernels differ in what they have built in.
     let said = String::from_utf8_lossy(&unpacked.stderr);
     let is_harmless =
@@ -213,25 +263,6 @@ pub(crate) fn sha256_of(path: &Path) -> io::Result<String> {
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Runs a program; what it wrote to stderr is the error unless it succeeds.
-pub(crate) fn run(command: &mut Command) -> io::Result<String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output().map_err(|error| named(&name, &error))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let last: Vec<_> = said.lines().rev().take(3).collect();
-        return Err(io::Error::other(format!(
-            "{name}: {}",
-            last.into_iter().rev().collect::<Vec<_>>().join(" / ")
-        )));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-fn named(program: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{program}: {error}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,5 +278,17 @@ mod tests {
         package.sha256 = "0".repeat(64);
         let error = expect_content(&file, &package).unwrap_err().to_string();
         assert!(error.contains("not what the lock says"), "{error}");
+    }
+
+    #[test]
+    fn another_release_of_debian_knows_where_ours_is() {
+        let system = "PRETTY_NAME=\"Debian\"\nID=debian\nVERSION_CODENAME=trixie\n";
+        assert_eq!(debian_release(system), Some("trixie"));
+        assert_eq!(debian_release("ID=ubuntu\nID_LIKE=debian\nVERSION_CODENAME=noble\n"), None);
+        let theirs = "Types: deb\nURIs: http://mirror.invalid/trixie-mirror\n\
+                      Suites: trixie trixie-updates trixie-security\nComponents: main\n";
+        let ours = of_our_suite(theirs, "trixie");
+        assert!(ours.contains(&format!("Suites: {SUITE} {SUITE}-updates {SUITE}-security\n")));
+        assert!(ours.contains("http://mirror.invalid/trixie-mirror\n"), "{ours}");
     }
 }

@@ -95,7 +95,8 @@ pub(crate) const DEV_PACKAGES: &[&str] = &[
     "apt",
     "build-essential",
     "ca-certificates",
-    "cargo",
+    // Debian's cargo for building its web browsers: a recent one, in the release itself.
+    "cargo-web",
     "curl",
     "file",
     "git",
@@ -115,12 +116,25 @@ pub(crate) const DEV_PACKAGES: &[&str] = &[
     "python3-venv",
     "ripgrep",
     "rsync",
-    "sudo",
     "tzdata",
     "unzip",
     "vim-tiny",
     "xz-utils",
 ];
+
+/// The programs that it takes to build one, and the packages that have them.
+pub(crate) fn tools(flavour: Flavour, is_root: bool) -> Vec<(&'static str, &'static str)> {
+    let mut tools =
+        vec![("apt-get", "apt"), ("dpkg-deb", "dpkg"), ("tar", "tar"), ("xz", "xz-utils")];
+    if flavour.has_root() {
+        tools.extend([("mmdebstrap", "mmdebstrap"), ("mke2fs", "e2fsprogs")]);
+        tools.push(("qemu-img", "qemu-utils"));
+    }
+    if flavour.has_root() && !is_root {
+        tools.extend([("fakeroot", "fakeroot"), ("newuidmap", "uidmap")]);
+    }
+    tools
+}
 
 /// As large as the disk of a guest can grow.
 pub(crate) const ROOT_SIZE: &str = "16G";

@@ -7,11 +7,15 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use codeagent_common::CancelToken;
+
 use super::build::{BuildProgress, BuildRequest, LockMode, lock_text};
 use super::lock::{self, Locked, Packages};
-use super::packages::{Apt, run};
+use super::packages::Apt;
+use super::programs::{run, start, while_wanted};
 use super::recipe::{DEV_PACKAGES, ROOT_SIZE, SOURCE_DATE_EPOCH, SUITE, debian_architecture};
-use crate::qemu::in_path;
+use super::scratch::Scratch;
+use crate::error::VmError;
 
 /// Names of the file system and of its hashes: the same from one build to the next.
 const FILESYSTEM_ID: &str = "6f5ba1d0-9f3c-4c1e-8f3f-3f2c5d0c0de5";
@@ -28,6 +32,8 @@ const REMOVED: &[&str] = &[
     "/etc/machine-id",
     LIST,
     PREFERENCES,
+    // It keeps pip from a system that others look after; this one is the user's.
+    "/usr/lib/python3*/EXTERNALLY-MANAGED",
     "/var/cache/ldconfig/aux-cache",
     "/var/log/alternatives.log",
     "/var/log/apt",
@@ -38,17 +44,12 @@ const REMOVED: &[&str] = &[
 /// Returns what is in it.
 pub(crate) fn build(
     request: &BuildRequest,
-    apt: &Apt<'_>,
+    (apt, beside): (&Apt<'_>, &Scratch),
     root: &Path,
     progress: &mut dyn FnMut(BuildProgress),
 ) -> io::Result<Vec<Locked>> {
-    if !rustix::process::geteuid().is_root() && in_path("newuidmap").is_none() {
-        return Err(io::Error::other(
-            "without root it takes newuidmap; on Debian and Ubuntu: sudo apt-get install uidmap",
-        ));
-    }
-    let place = quick_place().unwrap_or(&request.images_dir);
-    let scratch = tempfile::Builder::new().prefix(".root-").tempdir_in(place)?;
+    let quick = quick_place().map(Scratch::new_in).transpose()?;
+    let scratch = quick.as_ref().unwrap_or(beside).dir("root")?;
     let locked = match request.lock {
         LockMode::Exact => Packages::parse(lock_text(request)?)?.root,
         LockMode::Newest(_) => Vec::new(),
@@ -57,9 +58,10 @@ pub(crate) fn build(
         apt.expect_available(&locked)?;
     }
     let place = Place {
-        tar: scratch.path().join("root.tar"),
-        list: scratch.path().join("packages"),
-        preferences: scratch.path().join("preferences"),
+        tar: scratch.join("root.tar"),
+        list: scratch.join("packages"),
+        preferences: scratch.join("preferences"),
+        quick: quick.as_ref().map(|quick| quick.path().to_owned()),
     };
     fs::write(&place.preferences, preferences(&locked))?;
     install(request, apt, &place, progress)?;
@@ -68,7 +70,7 @@ pub(crate) fn build(
         expect_locked(&packages, &locked)?;
     }
     progress(BuildProgress::PackingRoot);
-    pack(&place.tar, scratch.path(), root)?;
+    pack(&place.tar, &scratch, root, &request.cancel)?;
     Ok(packages)
 }
 
@@ -95,6 +97,8 @@ struct Place {
     list: PathBuf,
     /// What apt takes where it has a choice.
     preferences: PathBuf,
+    /// Where it is installed, if that is in memory.
+    quick: Option<PathBuf>,
 }
 
 /// The versions of the lock, also where there are newer ones by now.
@@ -141,18 +145,18 @@ fn install(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    if let Some(memory) = quick_place() {
+    if let Some(memory) = &place.quick {
         command.env("TMPDIR", memory);
     }
-    let mut child = command
-        .spawn()
-        .map_err(|error| io::Error::new(error.kind(), format!("mmdebstrap: {error}")))?;
+    let child = start(&mut command, &request.cancel)?;
     let mut last = String::new();
-    for line in child.stderr.take().into_iter().flat_map(|stderr| BufReader::new(stderr).lines()) {
-        last = line?;
-        progress(BuildProgress::InstallingRoot(last.clone()));
-    }
-    let status = child.wait()?;
+    let status = while_wanted(child, &request.cancel, |mut child| {
+        for line in child.stderr.take().into_iter().flat_map(|said| BufReader::new(said).lines()) {
+            last = line?;
+            progress(BuildProgress::InstallingRoot(last.clone()));
+        }
+        child.wait()
+    })?;
     if !status.success() {
         return Err(io::Error::other(format!("mmdebstrap failed ({status}): {last}")));
     }
@@ -167,13 +171,11 @@ fn expect_locked(installed: &[Locked], locked: &[Locked]) -> io::Result<()> {
     }
     let which =
         other.map_or_else(String::new, |package| format!(": {} {}", package.name, package.version));
-    Err(io::Error::other(format!(
-        "Debian has other packages than the lock{which}; update the lock"
-    )))
+    Err(io::Error::other(VmError::LockOutdated(format!("there are others{which}"))))
 }
 
 /// From an archive to a file system, without mounting anything.
-fn pack(tar: &Path, scratch: &Path, root: &Path) -> io::Result<()> {
+fn pack(tar: &Path, scratch: &Path, root: &Path, cancel: &CancelToken) -> io::Result<()> {
     let (tree, raw) = (scratch.join("tree"), scratch.join("root.ext4"));
     fs::create_dir(&tree)?;
     fs::File::create(&raw)?;
@@ -185,25 +187,26 @@ fn pack(tar: &Path, scratch: &Path, root: &Path) -> io::Result<()> {
     if !is_root {
         command.arg("sh");
     }
-    run(command
+    command
         .args(["-c", script, "sh"])
         .args([&tree, tar, &raw])
         .args([FILESYSTEM_ID, ROOT_SIZE])
         .env("E2FSPROGS_FAKE_TIME", SOURCE_DATE_EPOCH.to_string())
-        .env("SOURCE_DATE_EPOCH", SOURCE_DATE_EPOCH.to_string()))?;
+        .env("SOURCE_DATE_EPOCH", SOURCE_DATE_EPOCH.to_string());
+    run(&mut command, cancel)?;
     fs::remove_file(tar)?;
-    settle_times(&raw, scratch)?;
+    settle_times(&raw, scratch, cancel)?;
     // Written aside first, so that no machine ever starts half a file.
     let made = root.with_extension("new");
-    run(Command::new("qemu-img")
-        .args(["convert", "-f", "raw", "-O", "qcow2"])
-        .args([&raw, &made]))?;
+    let mut convert = Command::new("qemu-img");
+    convert.args(["convert", "-f", "raw", "-O", "qcow2"]).args([&raw, &made]);
+    run(&mut convert, cancel)?;
     fs::rename(made, root)
 }
 
 /// What the tools took from the clock of this machine: when each file was unpacked and read.
-fn settle_times(raw: &Path, scratch: &Path) -> io::Result<()> {
-    let header = run(Command::new("dumpe2fs").arg("-h").arg(raw))?;
+fn settle_times(raw: &Path, scratch: &Path, cancel: &CancelToken) -> io::Result<()> {
+    let header = run(Command::new("dumpe2fs").arg("-h").arg(raw), cancel)?;
     let number = |key: &str| -> io::Result<u64> {
         let value = header.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
         let number = value.and_then(|value| value.trim().parse().ok());
@@ -221,9 +224,7 @@ fn settle_times(raw: &Path, scratch: &Path) -> io::Result<()> {
     let file = scratch.join("orders");
     fs::write(&file, orders)?;
     let mut debugfs = Command::new("debugfs");
-    run(debugfs
-        .args(["-w", "-f"])
-        .args([&file, raw])
-        .env("E2FSPROGS_FAKE_TIME", SOURCE_DATE_EPOCH.to_string()))
-    .map(drop)
+    debugfs.args(["-w", "-f"]).arg(&file).arg(raw);
+    debugfs.env("E2FSPROGS_FAKE_TIME", SOURCE_DATE_EPOCH.to_string());
+    run(&mut debugfs, cancel).map(drop)
 }

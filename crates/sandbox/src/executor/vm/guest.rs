@@ -2,13 +2,16 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use codeagent_common::{CancelToken, StepId};
 use codeagent_control::{Exec, Line, LineError, Order, Outcome, Stream};
 use codeagent_p9::linux::NinePOptions;
 use codeagent_virtiofs::{GuestOptions, Owners, connection};
-use codeagent_vm::{Backend, DeathWatch, Machine, Progress, Share, ShareServer};
+use codeagent_vm::{
+    Accelerator, AcceleratorChoice, Backend, DeathWatch, Machine, MachineConfig, Progress, Share,
+    ShareServer, VmError,
+};
 use parking_lot::Mutex;
 
 use super::plan::VmPlan;
@@ -54,8 +57,32 @@ impl Guest {
         warn: &dyn Fn(String),
         cancel: &CancelToken,
     ) -> Result<Self> {
+        let started = Instant::now();
         let mut config = plan.machine().map_err(no_guest)?;
         config.cancel = cancel.clone();
+        let boot_deadline = config.boot_deadline;
+        let error = match Self::start_machine(config, plan, folders, warn)? {
+            Ok(guest) => return Ok(guest),
+            Err(error @ VmError::AcceleratorBroken { .. }) => error,
+            Err(error) => return Err(no_guest(error)),
+        };
+        // A trial had shown that it works.
+        warn(format!("{error}; the guest is emulated, which is slow"));
+        let mut config = plan.machine().map_err(no_guest)?;
+        config.cancel = cancel.clone();
+        config.accelerator = AcceleratorChoice::Only(Accelerator::Tcg);
+        config.boot_deadline =
+            boot_deadline.saturating_sub(started.elapsed()).max(boot_deadline / 2);
+        Self::start_machine(config, plan, folders, warn)?.map_err(no_guest)
+    }
+
+    /// The inner error is that of the machine, which has used up what it got.
+    fn start_machine(
+        mut config: MachineConfig,
+        plan: &VmPlan,
+        folders: &[SharedFolder<'_>],
+        warn: &dyn Fn(String),
+    ) -> Result<Result<Self, VmError>> {
         let mut served = Vec::new();
         for (nth, folder) in folders.iter().enumerate() {
             let (share, by) = share(plan, nth, folder)?;
@@ -68,8 +95,11 @@ impl Guest {
             if let Progress::Warning(message) = progress {
                 warn(message);
             }
-        })
-        .map_err(no_guest)?;
+        });
+        let machine = match machine {
+            Ok(machine) => machine,
+            Err(error) => return Ok(Err(error)),
+        };
         let line = Line::over(machine.control())
             .map_err(SandboxError::doing("cannot talk to the guest"))?;
         line.wait_until_ready(HELLO_PATIENCE).map_err(|error| {
@@ -77,7 +107,7 @@ impl Guest {
             let reason = death.map_or_else(|| error.to_string(), |death| death.to_string());
             SandboxError::CommandLost(format!("the guest was lost: {reason}"))
         })?;
-        Ok(Self {
+        Ok(Ok(Self {
             line,
             death: machine.death(),
             given_up: Mutex::new(None),
@@ -85,7 +115,12 @@ impl Guest {
             machine: Mutex::new(Some(machine)),
             served,
             _network: way_out,
-        })
+        }))
+    }
+
+    /// Its clock stands still whenever it does.
+    fn tell_time(&self) {
+        let _ = self.line.tell_time(SystemTime::now()); // it has died meanwhile
     }
 
     /// Why it cannot run the next command.
@@ -123,6 +158,7 @@ impl Guest {
         orders: Receiver<Order>,
         output: &mut dyn FnMut(Stream, &[u8]),
     ) -> Result<Outcome, LineError> {
+        self.tell_time();
         self.line.run(exec, orders, output)
     }
 
@@ -132,9 +168,12 @@ impl Guest {
         let (done, is_done) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                let mut looked = 0;
+                let (mut looked, mut clocks) = (0, Clocks::now());
                 while is_done.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                     looked += 1;
+                    if clocks.have_parted() {
+                        self.tell_time();
+                    }
                     if folders.iter().any(|folder| folder.worker.is_gone()) {
                         return self.give_up(FOLDER_LOST);
                     }
@@ -153,6 +192,15 @@ impl Guest {
 
     pub(super) fn about(&self) -> String {
         self.about.clone()
+    }
+
+    pub(super) fn death_watch(&self) -> DeathWatch {
+        self.death.clone()
+    }
+
+    /// Nobody has ended it.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.given_up.lock().is_none() && self.machine.lock().is_some()
     }
 
     /// Why it has ended, if it has.
@@ -184,6 +232,7 @@ impl Guest {
         {
             self.give_up(&format!("it could not be resumed: {error}"));
         }
+        self.tell_time();
         let _ = self.line.go_on(); // or it has died meanwhile
     }
 
@@ -205,6 +254,27 @@ impl Guest {
         }
     }
 }
+
+/// Two clocks of the host. One of them stands still while the host sleeps, as the guest's does.
+#[derive(Debug)]
+struct Clocks(Instant, SystemTime);
+
+impl Clocks {
+    fn now() -> Self {
+        Self(Instant::now(), SystemTime::now())
+    }
+
+    /// Whether they have, since this was last asked: the host slept, or somebody has set its clock.
+    fn have_parted(&mut self) -> bool {
+        let last = std::mem::replace(self, Self::now());
+        let expected = last.1 + self.0.saturating_duration_since(last.0);
+        let difference = self.1.duration_since(expected).unwrap_or_else(|error| error.duration());
+        difference > PARTED
+    }
+}
+
+/// Clocks that are adjusted part by less.
+const PARTED: Duration = Duration::from_millis(500);
 
 const FOLDER_LOST: &str = "a worker that served its folders is gone";
 const FOLDER_ENDED: &str = "a folder is not served to it any more";
@@ -261,10 +331,10 @@ fn held_otherwise(folder: &SharedFolder<'_>, worker: u32) -> SandboxError {
     )
 }
 
-pub(super) fn no_guest(error: codeagent_vm::VmError) -> SandboxError {
+pub(super) fn no_guest(error: VmError) -> SandboxError {
     let hint = match error {
-        codeagent_vm::VmError::Cancelled => return SandboxError::Cancelled,
-        codeagent_vm::VmError::DiskOfOtherImage { .. } => {
+        VmError::Cancelled => return SandboxError::Cancelled,
+        VmError::DiskOfOtherImage { .. } => {
             "`sandbox guest reset` throws away what was installed there, and nothing of the folder"
         }
         _ => "`sandbox doctor` says what this machine lacks; --isolation namespace needs no guest",

@@ -5,8 +5,10 @@ mod guest;
 mod plan;
 mod standstill;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use codeagent_common::{CancelToken, StepId};
@@ -14,7 +16,7 @@ use codeagent_control::{Leftovers, LineError, Outcome};
 use codeagent_namespace::{Steps, View};
 use parking_lot::Mutex;
 
-use super::{Executor, Isolation, Ran, SharedFolder, Work};
+use super::{Executor, Isolation, Ran, SharedFolder, Tell, Work};
 use crate::error::{Result, SandboxError, lost};
 use guest::Guest;
 pub(crate) use plan::{GuestNetwork, VmPlan, facts, forget_verdicts};
@@ -26,7 +28,6 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// A disk that takes longer for one request will not answer.
 const LONGEST_ANSWER: Duration = Duration::from_secs(120);
 
-#[derive(Debug)]
 pub struct VmExecutor {
     plan: VmPlan,
     /// Held for a moment only: who wants to know how it is, or to end it, waits for nothing.
@@ -34,6 +35,31 @@ pub struct VmExecutor {
     /// Held by whoever starts one, for as long as that takes.
     starting: Mutex<()>,
     standstill: Standstill,
+    /// Commands that run: whoever runs one tells of the end of the guest himself.
+    running: Arc<AtomicUsize>,
+    tell: Mutex<Option<Tell>>,
+}
+
+impl fmt::Debug for VmExecutor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VmExecutor").field("plan", &self.plan).finish_non_exhaustive()
+    }
+}
+
+/// A command that runs, for as long as this lives.
+struct Running<'a>(&'a AtomicUsize);
+
+impl<'a> Running<'a> {
+    fn one_more(running: &'a AtomicUsize) -> Self {
+        running.fetch_add(1, Ordering::SeqCst);
+        Self(running)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl VmExecutor {
@@ -43,6 +69,8 @@ impl VmExecutor {
             guest: Mutex::default(),
             starting: Mutex::default(),
             standstill: Standstill::default(),
+            running: Arc::default(),
+            tell: Mutex::default(),
         }
     }
 
@@ -74,7 +102,24 @@ impl VmExecutor {
         }
         let guest = Arc::new(Guest::start(&self.plan, folders, warn, cancel)?);
         *self.guest.lock() = Some(Arc::clone(&guest));
+        self.tell_of_its_end(&guest);
         Ok(guest)
+    }
+
+    /// A guest that ends by itself between two commands is told when it does.
+    fn tell_of_its_end(&self, guest: &Arc<Guest>) {
+        let Some(tell) = self.tell.lock().clone() else { return };
+        let (death, guest) = (guest.death_watch(), Arc::downgrade(guest));
+        let running = Arc::clone(&self.running);
+        let watching = std::thread::Builder::new().name("guest-death".into());
+        let watch = watching.spawn(move || {
+            let how = death.wait();
+            let is_news = guest.upgrade().is_some_and(|guest| guest.is_wanted());
+            if is_news && running.load(Ordering::SeqCst) == 0 {
+                tell(format!("the guest has ended ({how}); the next command has another"));
+            }
+        });
+        drop(watch); // without it, the next command tells
     }
 
     fn current(&self) -> Option<Arc<Guest>> {
@@ -106,6 +151,7 @@ impl Executor for VmExecutor {
     }
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
+        let _running = Running::one_more(&self.running);
         let guest = self.guest(work.shared, work.warn, work.cancel)?;
         let steps = match work.background {
             true => Steps::ambient(work.folders)?,
@@ -153,6 +199,10 @@ impl Executor for VmExecutor {
         })
     }
 
+    fn tell_of_losses(&self, tell: Tell) {
+        *self.tell.lock() = Some(tell);
+    }
+
     fn asked(&self) {
         self.standstill.asked();
     }
@@ -166,13 +216,14 @@ impl Executor for VmExecutor {
     }
 
     fn go_on(&self, is_all_answered: &dyn Fn() -> bool) {
-        let going_on = self.standstill.go_on(is_all_answered, LONGEST_ANSWER);
-        let (Some(going_on), Some(guest)) = (going_on, self.current()) else { return };
-        match going_on {
-            GoingOn::Answered => guest.resume(),
-            // Whoever waits in it would wait for ever.
-            GoingOn::Stuck => self.give_up(&guest, "what it asked for does not come to an end"),
-        }
+        self.standstill.go_on(is_all_answered, LONGEST_ANSWER, |going_on| {
+            let Some(guest) = self.current() else { return };
+            match going_on {
+                GoingOn::Answered => guest.resume(),
+                // Whoever waits in it would wait for ever.
+                GoingOn::Stuck => self.give_up(&guest, "what it asked for does not come to an end"),
+            }
+        });
     }
 
     fn rolled_back(&self, step: StepId) {

@@ -29,19 +29,20 @@ impl Standstill {
 
     /// A question is decided. After the last one the machine goes on, once `is_all_answered` has
     /// seen that nothing is on its way any more in any folder: what is, the machine would never hear
-    /// of. It stands still, so nothing is added. `None`: it stands still for another question, or
-    /// did not at all.
+    /// of. It stands still, so nothing is added. Nothing happens if it stands still for another
+    /// question, or did not at all.
     ///
     /// What is on its way may raise a question of its own, whose end is waited for then, and not here:
-    /// whoever asks it may want to stop the machine first.
+    /// whoever asks it may want to stop the machine first. So `resume` has it go on before anybody can.
     pub(super) fn go_on(
         &self,
         is_all_answered: &dyn Fn() -> bool,
         longest: Duration,
-    ) -> Option<GoingOn> {
+        resume: impl FnOnce(GoingOn),
+    ) {
         let mut is_still = self.is_still.lock();
         if self.asked.fetch_sub(1, Ordering::SeqCst) > 1 || !*is_still {
-            return None;
+            return;
         }
         let give_up_at = Instant::now() + longest;
         while self.asked.load(Ordering::SeqCst) == 0 {
@@ -52,9 +53,8 @@ impl Standstill {
                 false => continue,
             };
             *is_still = false;
-            return Some(going_on);
+            return resume(going_on);
         }
-        None
     }
 }
 
@@ -72,6 +72,40 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(600);
 
+    /// How it goes on, if it does.
+    fn go_on(
+        still: &Standstill,
+        is_all_answered: &dyn Fn() -> bool,
+        longest: Duration,
+    ) -> Option<GoingOn> {
+        let mut went_on = None;
+        still.go_on(is_all_answered, longest, |how| went_on = Some(how));
+        went_on
+    }
+
+    #[test]
+    fn nobody_stops_a_machine_before_it_has_gone_on() {
+        let still = Standstill::default();
+        still.asked();
+        still.hold(|| {});
+        let events = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let (going_on, goes_on) = std::sync::mpsc::channel();
+            let (still, events) = (&still, &events);
+            scope.spawn(move || {
+                goes_on.recv().unwrap();
+                still.asked();
+                still.hold(|| events.lock().push("stopped"));
+            });
+            still.go_on(&|| true, LONG, |_| {
+                going_on.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100)); // the other one is waiting by then
+                events.lock().push("went on");
+            });
+        });
+        assert_eq!(*events.lock(), ["went on", "stopped"]);
+    }
+
     #[test]
     fn it_goes_on_after_the_last_question_of_all_folders() {
         let still = Standstill::default();
@@ -79,9 +113,9 @@ mod tests {
         still.hold(|| {});
         // Whoever heard of this one has not stopped anything yet.
         still.asked();
-        assert_eq!(still.go_on(&|| true, LONG), None);
+        assert_eq!(go_on(&still, &|| true, LONG), None);
         still.hold(|| panic!("it stands still already"));
-        assert_eq!(still.go_on(&|| true, LONG), Some(GoingOn::Answered));
+        assert_eq!(go_on(&still, &|| true, LONG), Some(GoingOn::Answered));
     }
 
     #[test]
@@ -94,8 +128,8 @@ mod tests {
                 still.asked();
                 answered
             };
-            assert_eq!(still.go_on(&another, LONG), None);
-            assert_eq!(still.go_on(&|| true, LONG), Some(GoingOn::Answered));
+            assert_eq!(go_on(&still, &another, LONG), None);
+            assert_eq!(go_on(&still, &|| true, LONG), Some(GoingOn::Answered));
         }
     }
 
@@ -106,16 +140,16 @@ mod tests {
         still.hold(|| {});
         let looks = AtomicUsize::new(0);
         let slow = || looks.fetch_add(1, Ordering::SeqCst) > 3;
-        assert_eq!(still.go_on(&slow, LONG), Some(GoingOn::Answered));
+        assert_eq!(go_on(&still, &slow, LONG), Some(GoingOn::Answered));
         still.asked();
         still.hold(|| {});
-        assert_eq!(still.go_on(&|| false, Duration::ZERO), Some(GoingOn::Stuck));
+        assert_eq!(go_on(&still, &|| false, Duration::ZERO), Some(GoingOn::Stuck));
     }
 
     #[test]
     fn a_question_for_somebody_else_changes_nothing() {
         let still = Standstill::default();
         still.asked();
-        assert_eq!(still.go_on(&|| panic!("nothing stands still"), LONG), None);
+        assert_eq!(go_on(&still, &|| panic!("nothing stands still"), LONG), None);
     }
 }
