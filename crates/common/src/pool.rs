@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -38,6 +39,10 @@ struct State {
     idle: usize,
     /// Waiting, or being done.
     unfinished: usize,
+    /// Nothing is taken any more: who has nothing to do ends.
+    closed: bool,
+    /// Those that have not ended, and some that have.
+    handles: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
@@ -45,14 +50,18 @@ impl Pool {
     #[must_use = "a job that was not taken has to be dealt with"]
     pub fn take(&self, most: usize, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.shared.state.lock();
-        if state.unfinished >= most {
+        if state.closed || state.unfinished >= most {
             return false;
         }
         if state.idle <= state.jobs.len() && state.threads < MOST_THREADS {
             let shared = Arc::clone(&self.shared);
             let name = "waiting".to_owned();
             match std::thread::Builder::new().name(name).spawn(move || shared.work()) {
-                Ok(_) => state.threads += 1,
+                Ok(handle) => {
+                    state.threads += 1;
+                    state.handles.retain(|handle| !handle.is_finished());
+                    state.handles.push(handle);
+                }
                 Err(_) if state.threads == 0 => return false,
                 Err(_) => {} // another one does it later
             }
@@ -70,6 +79,29 @@ impl Pool {
         while state.unfinished > 0 {
             self.shared.quiet.wait(&mut state);
         }
+    }
+
+    /// The same, and then nothing is taken any more and no thread is left. No job may call it.
+    pub fn end(&self) {
+        self.finish();
+        let handles = self.close();
+        for handle in handles {
+            let _ = handle.join(); // what panics in it is caught there
+        }
+    }
+
+    fn close(&self) -> Vec<JoinHandle<()>> {
+        let mut state = self.shared.state.lock();
+        state.closed = true;
+        self.shared.work.notify_all();
+        std::mem::take(&mut state.handles)
+    }
+}
+
+impl Drop for Pool {
+    /// The last job may drop it, so nobody is waited for.
+    fn drop(&mut self) {
+        drop(self.close());
     }
 }
 
@@ -92,6 +124,10 @@ impl Shared {
                 if state.unfinished == 0 {
                     self.quiet.notify_all();
                 }
+            }
+            if state.closed {
+                state.threads -= 1;
+                return;
             }
             state.idle += 1;
             let waited = self.work.wait_for(&mut state, IDLE_FOR);
@@ -133,6 +169,32 @@ mod tests {
         pool.finish();
         assert!(pool.take(1, || {}));
         pool.finish();
+    }
+
+    #[test]
+    fn no_thread_outlives_the_end() {
+        let pool = Pool::default();
+        for _ in 0..20 {
+            assert!(pool.take(100, || {}));
+        }
+        pool.end();
+        assert_eq!(pool.shared.state.lock().threads, 0);
+        assert_eq!(Arc::strong_count(&pool.shared), 1, "they have let go of it");
+        assert!(!pool.take(100, || {}));
+    }
+
+    #[test]
+    fn threads_without_work_end_when_nobody_can_have_any_for_them() {
+        let pool = Pool::default();
+        assert!(pool.take(1, || {}));
+        pool.finish();
+        let shared = Arc::downgrade(&pool.shared);
+        drop(pool);
+        let deadline = std::time::Instant::now() + IDLE_FOR / 2;
+        while shared.strong_count() > 0 {
+            assert!(std::time::Instant::now() < deadline, "it waits for work");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     #[test]

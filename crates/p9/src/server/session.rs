@@ -374,9 +374,9 @@ impl<S: Share, W: Write + Send + 'static> Session<S, W> {
     pub(super) fn finish(&self) {
         self.closing.store(true, Ordering::Release);
         self.tree.locks.look_again();
-        self.lock_pool.finish();
+        self.lock_pool.end();
         // A mutation that was asked for happens.
-        self.pool.finish();
+        self.pool.end();
         self.tree.clear();
     }
 }
