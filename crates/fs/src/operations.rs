@@ -275,9 +275,6 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             libc::S_IFREG | 0 => EntryKind::File,
             libc::S_IFIFO => EntryKind::Fifo,
             libc::S_IFSOCK => EntryKind::Socket,
-            // In an overlay it would stand for nothing at all, and one of the next command's may lie
-            // over the folder.
-            libc::S_IFCHR if rdev == 0 => return Err(io::Error::from_raw_os_error(libc::EPERM)),
             libc::S_IFCHR | libc::S_IFBLK => EntryKind::Device,
             _ => return Err(invalid()),
         };
