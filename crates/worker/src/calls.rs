@@ -39,8 +39,8 @@ struct State {
 
 impl Calls {
     /// Has `job` done by a thread that does nothing else meanwhile. It returns what says that the
-    /// call is over: only then is its thread counted as free, so that there never are more threads
-    /// than calls that are not over.
+    /// call is over, which is done only when its thread is counted as free: so there never are more
+    /// threads at work than calls that are not over.
     pub(crate) fn begin(
         &self,
         job: impl FnOnce() -> Afterwards + Send + 'static,
@@ -81,10 +81,9 @@ impl Shared {
                     state.idle -= 1;
                     break next;
                 }
-                let is_late = |state: &mut State| state.jobs.is_empty() && !state.closed;
-                if state.closed
-                    || self.work.wait_while_for(&mut state, is_late, IDLE_FOR).timed_out()
-                {
+                let waited = !state.closed && !self.work.wait_for(&mut state, IDLE_FOR).timed_out();
+                // A job that came at the last moment counts on this thread.
+                if !waited && state.jobs.is_empty() {
                     state.idle -= 1;
                     return;
                 }
