@@ -8,7 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, statat, symlinkat,
+    unlinkat,
 };
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_change, unmount};
@@ -412,23 +413,22 @@ impl Tree {
 
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         let (parent, name) = self.find_parent(path)?;
-        let make = || mkdirat(&parent, name, Mode::from_raw_mode(0o755));
-        match make() {
-            Err(Errno::EXIST) if self.find(path, OFlags::DIRECTORY).is_ok() => Ok(()),
-            Err(Errno::EXIST) => Ok(clear(&parent, name).and_then(|()| make())?),
-            made => Ok(made?),
-        }
+        let is_one = || self.find(path, OFlags::DIRECTORY).is_ok();
+        make_if_missing(&parent, name, is_one, || {
+            mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+        })
     }
 
     fn make_file(&self, path: &Path) -> io::Result<()> {
         let (parent, name) = self.find_parent(path)?;
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        let make = || openat(&parent, name, flags, Mode::from_raw_mode(0o444));
-        match make() {
-            Err(Errno::EXIST) => clear(&parent, name).and_then(|()| make())?,
-            made => made?,
+        let is_one = || {
+            let stat = statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW);
+            stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file())
         };
-        Ok(())
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        make_if_missing(&parent, name, is_one, || {
+            openat(&parent, name, flags, Mode::from_raw_mode(0o444)).map(drop)
+        })
     }
 
     fn find_parent<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p OsStr)> {
@@ -447,13 +447,64 @@ impl Tree {
     }
 }
 
-/// Something that a command has put, in its home, where a mount has to be: a file, or a link to
-/// nowhere.
-fn clear(parent: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
-    unlinkat(parent, name, AtFlags::empty())
+/// Makes a place for a mount. A command may have put something else there, in its home: a file, or a
+/// link to nowhere. That goes; what another command that starts at the same time has made does not.
+fn make_if_missing(
+    parent: &OwnedFd,
+    name: &OsStr,
+    is_one: impl Fn() -> bool,
+    make: impl Fn() -> rustix::io::Result<()>,
+) -> io::Result<()> {
+    loop {
+        match make() {
+            Err(Errno::EXIST) if is_one() => return Ok(()),
+            Err(Errno::EXIST) => match unlinkat(parent, name, AtFlags::empty()) {
+                Err(errno) if errno == Errno::NOENT || is_one() => {}
+                outcome => outcome?,
+            },
+            made => return Ok(made?),
+        }
+    }
 }
 
 /// As seen from the new root.
 fn relative(path: &Path) -> &Path {
     path.strip_prefix(Component::RootDir).unwrap_or(path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// Commands of one session share a home, and some start at the same time.
+    #[test]
+    fn whoever_makes_a_place_at_the_same_time_finds_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        for round in 0..200 {
+            let root = scratch.path().join(round.to_string());
+            std::fs::create_dir(&root).unwrap();
+            // What an earlier command has left.
+            if round % 2 == 0 {
+                symlink("nowhere", root.join("file")).unwrap();
+                symlink("nowhere", root.join("dir")).unwrap();
+            }
+            let together = Barrier::new(4);
+            let make = || {
+                let tree = Tree { root: open_dir(&root).unwrap(), empty: PathBuf::new() };
+                together.wait();
+                tree.make_file("file".as_ref()).unwrap();
+                tree.make_dir("dir".as_ref()).unwrap();
+                if round % 2 == 1 {
+                    tree.find("file".as_ref(), OFlags::NOFOLLOW).unwrap();
+                    tree.find("dir".as_ref(), OFlags::NOFOLLOW).unwrap();
+                }
+            };
+            std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(make))));
+            assert!(root.join("file").is_file() && root.join("dir").is_dir());
+        }
+    }
 }
