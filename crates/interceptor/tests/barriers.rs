@@ -124,6 +124,22 @@ fn a_file_that_the_open_step_gave_another_name_is_no_external_modification() {
     assert_eq!(bench.engine.external_modification(&theirs).unwrap(), theirs);
 }
 
+#[test]
+fn what_went_with_a_directory_that_the_open_step_renamed_is_no_external_modification() {
+    let bench = bench_with(ExternalModificationPolicy::Barrier);
+    bench.step(|fs| {
+        fs.mkdir("made").unwrap();
+        fs.mkdir("made/in").unwrap();
+        fs.create("made/in/new.txt", b"agent").unwrap();
+    });
+    bench.engine.open_step(StepRequest::command("mv")).unwrap();
+    bench.applier().rename("made", "moved").unwrap();
+    let ours = rel_bufs(&["made", "made/in/new.txt", "moved", "moved/in/new.txt"]);
+    assert_eq!(bench.engine.external_modification(&ours).unwrap(), []);
+    write(&bench, "moved/in/new.txt", b"theirs");
+    assert_eq!(bench.engine.external_modification(&ours).unwrap(), ours[3..]);
+}
+
 /// EB-05: a watcher is late.
 #[test]
 fn what_was_taken_back_or_undone_for_good_is_no_external_modification() {

@@ -124,7 +124,7 @@ impl UndoEngine {
             return Ok(true);
         }
         if now.is_some_and(|now| !now.is_dir())
-            && parent_touched_by_open(state, self, path)
+            && worked_above(state, self, path)
             && is_left_elsewhere(state, now)?
         {
             return Ok(true);
@@ -148,8 +148,9 @@ impl UndoEngine {
             if now.is_some_and(|now| now.is_dir()) {
                 return Ok(false);
             }
-            if let Some(expected) = expected_at(state, dir)? {
-                return Ok(compare(expected, now, false).is_none());
+            let as_left = |expected| compare(expected, now, false).is_none();
+            if touched_by_open(state, self, dir) || expected_at(state, dir)?.is_some_and(as_left) {
+                return Ok(true);
             }
             above = dir.parent();
         }
@@ -232,6 +233,12 @@ fn parent_touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>)
     path.parent()
         .and_then(|parent| engine.workspace.tree.owned_dir(parent).ok())
         .is_some_and(|dir| recorder.inodes.check(dir.id, InodeState::has_times))
+}
+
+/// Whether the open step has worked in a directory above it, and so may have renamed one of those.
+fn worked_above(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {
+    std::iter::successors(Some(path), |path| path.parent())
+        .any(|path| parent_touched_by_open(state, engine, path))
 }
 
 fn touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {
