@@ -135,6 +135,8 @@ pub struct InterceptedFs<I> {
     pub(crate) client: ClientId,
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,
+    /// Of a client that takes answers only while it runs.
+    unanswered: Arc<InFlight>,
 }
 
 /// What all clients of a directory have in common.
@@ -142,8 +144,6 @@ pub(crate) struct Shared {
     pub(crate) fs: PassthroughFs,
     pub(crate) paths: PathMap,
     in_flight: InFlight,
-    /// Of clients that take answers only while they run.
-    unanswered: Arc<InFlight>,
     /// Paths are true while this is held: shared by mutations, owned by renames of directories.
     pub(crate) names: RwLock<()>,
     pub(crate) writers: Writers,
@@ -167,7 +167,6 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             fs,
             paths: PathMap::new(number),
             in_flight: InFlight::default(),
-            unanswered: Arc::default(),
             names: RwLock::new(()),
             writers: Writers::default(),
             next_client: AtomicU32::new(1),
@@ -182,6 +181,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             client: ClientId(0),
             handles: Handles::new(config.max_handles),
             read_only: config.read_only,
+            unanswered: Arc::default(),
         })
     }
 
@@ -200,6 +200,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             client: ClientId(self.shared.next_client.fetch_add(1, Ordering::Relaxed)),
             handles: Handles::new(self.handles.limit()),
             read_only: self.read_only,
+            unanswered: Arc::default(),
         }
     }
 
@@ -237,15 +238,15 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         work()
     }
 
-    /// A request was taken from a client, of whichever kind. To be dropped when it has its answer.
+    /// A request was taken from the client, of whichever kind. To be dropped when it has its answer.
     pub fn taken(&self) -> Unanswered {
-        Unanswered::among(&self.shared.unanswered)
+        Unanswered::among(&self.unanswered)
     }
 
     /// Waits until every request that was [taken](Self::taken) has its answer; `false` if that took
     /// longer than `limit`.
     pub fn wait_until_answered(&self, limit: Duration) -> bool {
-        self.shared.unanswered.wait_until_quiet(Duration::ZERO, limit)
+        self.unanswered.wait_until_quiet(Duration::ZERO, limit)
     }
 
     /// Mutations that have begun and not ended.

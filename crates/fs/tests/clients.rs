@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use codeagent_fs::{FsConfig, InterceptedFs};
 use codeagent_interceptor::{EngineConfig, OnConflict, RollbackOptions, StepRequest, UndoEngine};
@@ -49,6 +50,17 @@ fn a_directory_that_one_renames_has_its_new_path_for_the_other() {
     assert!(workspace.path("moved/new").is_dir());
     engine.rollback(1, RollbackOptions { on_conflict: OnConflict::Refuse }).unwrap();
     assert_eq!(workspace.snapshot(), before);
+}
+
+/// A guest that is held for a question of its own does not keep another one from going on.
+#[test]
+fn nobody_waits_for_the_answers_that_another_client_waits_for() {
+    let (_engine, one, other) = clients(&workspace());
+    let unanswered = one.taken();
+    assert!(!one.wait_until_answered(Duration::ZERO));
+    assert!(other.wait_until_answered(Duration::ZERO));
+    drop(unanswered);
+    assert!(one.wait_until_answered(Duration::ZERO));
 }
 
 #[test]

@@ -11,8 +11,8 @@ use crate::fold::Marks;
 use crate::host::Dir;
 use crate::store::{
     At, BarrierLog, Body, ChangeTable, Content, Damage, JournalReader, LoanBook, ObjectRef, Owner,
-    PackReader, Purpose, Record, Region, RemadeLog, StepDir, check_counters, check_workdir_file,
-    is_current_format,
+    PackReader, Purpose, Record, Region, RemadeLog, StepDir, Trailer, check_counters,
+    check_workdir_file, is_current_format,
 };
 
 /// Something `verify` did not like.
@@ -158,11 +158,20 @@ fn verify_records(
     written: &mut HashSet<ObjectRef>,
     report: &mut VerifyReport,
 ) -> io::Result<()> {
-    match check_journal(dir, written) {
-        Ok(problems) => problems.into_iter().for_each(|problem| report.find(place, problem)),
+    let mut check = || {
+        let journal = dir.journal()?;
+        // An unfinished one has no trailer.
+        let trailer = dir.is_closed().then(|| dir.changes()).transpose()?.map(|read| read.1);
+        let problems = check_journal(dir, &journal, trailer.as_ref(), written)?;
+        Ok::<_, io::Error>((problems, journal.end()))
+    };
+    match check() {
+        Ok((problems, end)) => {
+            problems.into_iter().for_each(|problem| report.find(place, problem));
+            report.records += end.saturating_sub(1);
+        }
         Err(error) => report.find(place, error),
     }
-    report.records += dir.journal().map_or(0, |journal| journal.end().saturating_sub(1));
     Ok(())
 }
 
@@ -170,15 +179,16 @@ fn verify_records(
 /// journals have written to, and gets those that this one has.
 pub(crate) fn check_journal(
     dir: &StepDir,
+    journal: &JournalReader,
+    trailer: Option<&Trailer>,
     written: &mut HashSet<ObjectRef>,
 ) -> io::Result<Vec<String>> {
-    let journal = dir.journal()?;
     let pack = dir.pack()?;
     let Some(header) = journal.header() else {
         return Ok(vec!["its journal has no header".into()]);
     };
-    let mut problems = check_lengths(dir, &journal, &pack)?;
-    let marks = Marks::read(&journal)?;
+    let mut problems = check_lengths(journal, &pack, trailer)?;
+    let marks = Marks::read(journal)?;
     let objects = dir.objects()?;
     // What the step had captured may have been written to after it moved into the store, too.
     let mut captured = HashSet::new();
@@ -205,19 +215,18 @@ pub(crate) fn check_journal(
     Ok(problems)
 }
 
-/// Whether anything is missing from journal and pack.
+/// Whether anything is missing from journal and pack. Only an unfinished journal has no trailer, and
+/// may end in a torn frame.
 pub(crate) fn check_lengths(
-    dir: &StepDir,
     journal: &JournalReader,
     pack: &PackReader,
+    trailer: Option<&Trailer>,
 ) -> io::Result<Vec<String>> {
     let mut problems = Vec::new();
     if journal.damage() == Damage::Broken {
         problems.push("its journal is damaged".into());
     }
-    // Only an unfinished journal may end in a torn frame, and has no trailer.
-    if dir.is_closed() {
-        let (_, trailer) = dir.changes()?;
+    if let Some(trailer) = trailer {
         if journal.damage() != Damage::None
             || journal.extent() != (trailer.journal_frames, trailer.journal_bytes)
         {

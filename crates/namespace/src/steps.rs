@@ -75,6 +75,18 @@ impl<'w> Steps<'w> {
         folders: &[WorkFolder<'_>],
         outcome: &Outcome,
     ) -> Result<Vec<Option<FolderStep>>, RunError> {
+        if let [Some(step)] = self.0.as_mut_slice()
+            && let Some(staging) = step.staging.take()
+        {
+            return match step.settle_and_close(&staging, outcome.exit_code()) {
+                Ok((_, ClosedStep::Denied { asked, .. })) => {
+                    let denied = RunError::Denied { outcome: outcome.clone(), asked };
+                    Err(denied.but_kept(self.abort(folders)))
+                }
+                Ok((report, closed)) => Ok(vec![Some(FolderStep { closed, report })]),
+                Err(reason) => Err(not_kept(outcome.clone(), reason).but_kept(self.abort(folders))),
+            };
+        }
         // All of them before the first is final.
         let settle = |step: &mut Option<Step<'_>>| step.as_mut().map(Step::settle).transpose();
         let reports = self.0.iter_mut().map(settle).collect::<Result<Vec<_>, _>>();
@@ -235,6 +247,21 @@ impl<'w> Step<'w> {
                 Ok(OverlayReport::default())
             }
         }
+    }
+
+    /// Both, of the only folder there is: that is one call.
+    fn settle_and_close(
+        &mut self,
+        staging: &Staging,
+        exit_code: Option<i32>,
+    ) -> Result<(OverlayReport, ClosedStep), WorkerError> {
+        let done = self.worker.adopt_and_close(staging.number, exit_code);
+        match &done {
+            Ok(_) => self.is_closed = true,
+            // If it was adopted, there is nothing to drop.
+            Err(_) => drop(self.worker.drop_staged(staging.number)),
+        }
+        done
     }
 
     /// Until what is on its way has been done. A mount goes with the last process that sees it, a

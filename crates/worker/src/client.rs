@@ -207,6 +207,15 @@ impl Client {
         self.call(Request::AdoptOverlay { number })
     }
 
+    /// As [`Client::adopt_overlay`] and then [`Client::close_step`].
+    pub fn adopt_and_close(
+        &self,
+        number: u64,
+        exit_code: Option<i32>,
+    ) -> Result<(OverlayReport, ClosedStep), WorkerError> {
+        self.call(Request::AdoptAndClose { number, exit_code })
+    }
+
     pub fn drop_staged(&self, number: u64) -> Result<(), WorkerError> {
         self.call(Request::DropStaged { number })
     }

@@ -1,13 +1,13 @@
 //! The life of a worker process.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use codeagent_common::ErrorCode;
@@ -316,7 +316,7 @@ struct Attached {
 #[derive(Default)]
 struct AttachedState {
     last: u64,
-    served: BTreeSet<u64>,
+    served: BTreeMap<u64, Weak<WorkerFs>>,
     /// Nobody has been told of their end yet.
     ended: Vec<u64>,
     owner_gone: bool,
@@ -391,11 +391,11 @@ struct Served {
 }
 
 impl Served {
-    fn new(attached: &Arc<Attached>) -> Self {
+    fn new(attached: &Arc<Attached>, fs: &Arc<WorkerFs>) -> Self {
         let mut state = attached.state.lock();
         state.last += 1;
         let attachment = state.last;
-        state.served.insert(attachment);
+        state.served.insert(attachment, Arc::downgrade(fs));
         Self { attached: Arc::clone(attached), attachment }
     }
 }
@@ -413,9 +413,9 @@ impl Drop for Served {
 impl Owner for Arc<Attached> {
     fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<u64> {
         // Before it is so: the other side may end it before `serve` returns.
-        let served = Served::new(self);
-        let attachment = served.attachment;
         let fs = Arc::new(self.fs.another());
+        let served = Served::new(self, &fs);
+        let attachment = served.attachment;
         self.front_end.serve(fs, channel, helper, options, Box::new(|| drop(served)))?;
         Ok(attachment)
     }
@@ -423,10 +423,19 @@ impl Owner for Arc<Attached> {
     fn wait_until_detached(&self, attachment: u64, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();
-        while state.served.contains(&attachment)
+        while state.served.contains_key(&attachment)
             && !self.changed.wait_until(&mut state, deadline).timed_out()
         {}
-        !state.served.contains(&attachment)
+        !state.served.contains_key(&attachment)
+    }
+
+    fn wait_until_answered(&self, attachments: &[u64], timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let served = |attachment| self.state.lock().served.get(attachment).and_then(Weak::upgrade);
+        attachments
+            .iter()
+            .filter_map(served)
+            .all(|fs| fs.wait_until_answered(deadline.saturating_duration_since(Instant::now())))
     }
 
     fn is_attached(&self) -> bool {
@@ -434,7 +443,7 @@ impl Owner for Arc<Attached> {
     }
 
     fn is_served(&self, attachment: u64) -> bool {
-        self.state.lock().served.contains(&attachment)
+        self.state.lock().served.contains_key(&attachment)
     }
 
     fn is_orphaned(&self) -> bool {

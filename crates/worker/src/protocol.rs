@@ -152,8 +152,8 @@ pub enum Request {
     /// time. → `bool`
     WaitUntilQuiet { quiet: Duration, timeout: Duration },
 
-    /// Waits until guests have the answers to all that they have asked for so far; whether that was so
-    /// in time. → `bool`
+    /// Waits until the guests that this connection has attached have the answers to all that they have
+    /// asked for so far; whether that was so in time. → `bool`
     WaitUntilAnswered { timeout: Duration },
 
     /// Oldest first. → `Vec<HistoryEntry>`
@@ -204,6 +204,9 @@ pub enum Request {
     /// Applies what was staged to the open step; waits while a safeguard's question is open →
     /// [`OverlayReport`](codeagent_interceptor::OverlayReport)
     AdoptOverlay { number: u64 },
+    /// Both at once: applies what is staged, and closes the step. →
+    /// `(`[`OverlayReport`](codeagent_interceptor::OverlayReport)`,` [`ClosedStep`]`)`
+    AdoptAndClose { number: u64, exit_code: Option<i32> },
     /// → nothing
     DropStaged { number: u64 },
 

@@ -54,6 +54,8 @@ pub(crate) trait Owner: Send + Sync {
     fn attach(&self, channel: OwnedFd, helper: Option<OwnedFd>, options: &[u8]) -> io::Result<u64>;
     /// `false`: it is served still.
     fn wait_until_detached(&self, attachment: u64, timeout: Duration) -> bool;
+    /// Whether those have all answers that they wait for, in time.
+    fn wait_until_answered(&self, attachments: &[u64], timeout: Duration) -> bool;
     fn is_attached(&self) -> bool;
     fn is_served(&self, attachment: u64) -> bool;
     fn is_orphaned(&self) -> bool;
@@ -349,7 +351,9 @@ impl Server {
                 reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_quiet(quiet, timeout)))
             }
             Request::WaitUntilAnswered { timeout } => {
-                reply(&self.fs.as_ref().is_none_or(|fs| fs.wait_until_answered(timeout)))
+                let served = self.turns.attachments_of(connection);
+                let answered = |owner: &dyn Owner| owner.wait_until_answered(&served, timeout);
+                reply(&self.owner.as_deref().is_none_or(answered))
             }
             Request::History => {
                 engine.check_format()?;
@@ -390,6 +394,9 @@ impl Server {
             }
             Request::Stage => reply(&engine.stage()?),
             Request::AdoptOverlay { number } => reply(&engine.adopt_overlay(number)?),
+            Request::AdoptAndClose { number, exit_code } => {
+                reply(&(engine.adopt_overlay(number)?, engine.close_step(exit_code)?))
+            }
             Request::DropStaged { number } => reply(&engine.drop_staged(number)?),
             Request::Attach { options } => {
                 self.turns.admit(connection)?;

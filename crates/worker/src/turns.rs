@@ -152,6 +152,12 @@ impl Turns {
         self.state.lock().served.push(Served { connection, attachment });
     }
 
+    pub(crate) fn attachments_of(&self, connection: u64) -> Vec<u64> {
+        let state = self.state.lock();
+        let served = state.served.iter().filter(|served| served.connection == connection);
+        served.map(|served| served.attachment).collect()
+    }
+
     pub(crate) fn begin_background(&self, connection: u64, engine: &UndoEngine) {
         // Without the lock: the engine may be busy. A connection breaks off after all of its calls.
         engine.begin_background();
@@ -307,6 +313,10 @@ mod tests {
 
         fn wait_until_detached(&self, _: u64, _: Duration) -> bool {
             !self.is_attached()
+        }
+
+        fn wait_until_answered(&self, _: &[u64], _: Duration) -> bool {
+            true
         }
 
         fn is_attached(&self) -> bool {

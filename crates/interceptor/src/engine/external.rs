@@ -20,7 +20,7 @@ impl UndoEngine {
         let mut journals = Vec::new();
         let mut paths: Vec<Vec<RelPathBuf>> = Vec::new();
         for step in steps.iter().rev() {
-            journals.push(step.dir.journal().map_err(damaged)?);
+            journals.push(step.journal()?);
             paths.push(step.table()?.expected().keys().cloned().collect());
         }
         let mut continuity = Continuity::new(&self.workspace.remade);

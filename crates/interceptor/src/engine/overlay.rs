@@ -198,7 +198,7 @@ impl UndoEngine {
         let root = up.owned_entry(RelPath::ROOT).map_err(UndoError::host)?;
         let mut pending = vec![(RelPath::ROOT.to_buf(), seen_by_programs(&root)?)];
         while let Some((at, meta)) = pending.pop() {
-            let dir = up.dir_to_list(at.as_path()).map_err(UndoError::host)?;
+            let dir = up.dir_to_list(at.as_path(), meta.stamp.inode).map_err(UndoError::host)?;
             let mut names = dir.names().map_err(UndoError::host)?;
             names.sort_unstable();
             for name in names {

@@ -342,7 +342,8 @@ impl Past {
 /// Journal and pack of a step, complete.
 fn read(step: &ClosedEntry) -> io::Result<(JournalReader, PackReader)> {
     let (journal, pack) = (step.dir.journal()?, step.dir.pack()?);
-    match check_lengths(&step.dir, &journal, &pack)?.into_iter().next() {
+    let (_, trailer) = step.dir.changes()?;
+    match check_lengths(&journal, &pack, Some(&trailer))?.into_iter().next() {
         Some(problem) => Err(io::Error::new(io::ErrorKind::InvalidData, problem)),
         None => Ok((journal, pack)),
     }

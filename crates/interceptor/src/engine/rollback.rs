@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use codeagent_common::{
     BarrierInfo, ByteString, ExternalModificationPolicy, RelPathBuf, StepId, StepInfo,
@@ -18,7 +19,7 @@ use crate::conflict::Conflict;
 use crate::error::{Result, UndoError};
 use crate::host::FileId;
 use crate::inspect::check_journal;
-use crate::store::{Header, Purpose, StepDir};
+use crate::store::{Header, JournalReader, Purpose, StepDir};
 
 /// What to do about other people's edits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -104,6 +105,7 @@ impl UndoEngine {
         options: RollbackOptions,
     ) -> Result<RollbackReport> {
         let steps = self.newest(state, count)?;
+        let _read_once = journals(&steps)?;
         let conflicts = self.conflicts(state, &steps)?;
         let mut treatment = self.treatment(&conflicts, options)?;
         check_all_complete(&steps)?;
@@ -147,6 +149,7 @@ impl UndoEngine {
                 return Err(UndoError::StepUnprotected { step, reason });
             }
         }
+        let _read_once = journals(&entries)?;
         let conflicts = self.conflicts(state, &entries)?;
         let mut treatment = self.treatment(&conflicts, options)?;
         check_all_complete(&entries)?;
@@ -338,8 +341,9 @@ impl UndoEngine {
         treatment: Treatment,
     ) -> Result<Done> {
         let (workspace, sequence) = (&self.workspace, recorder.sequence());
+        let journal = source.journal()?;
         let inverted =
-            Inversion::recorded(workspace, &source.dir, source.sequence, recorder, treatment)?
+            Inversion::recorded(workspace, source, Arc::clone(&journal), recorder, treatment)?
                 .run()?;
         let info = self.seal(recorder, |info| {
             info.finished_at = source.info.finished_at;
@@ -356,8 +360,6 @@ impl UndoEngine {
         if info.pinned {
             recorder.dir.set_pinned(true, &workspace.store.probe).map_err(failed())?;
         }
-        let damaged = |error: std::io::Error| UndoError::Corrupt(error.to_string());
-        let journal = source.dir.journal().map_err(damaged)?;
         self.refresh_older(state, &journal, source.sequence, sequence)?;
         self.sync_restored()?;
         workspace.store.sync_finished(&recorder.dir).map_err(failed())?;
@@ -390,6 +392,11 @@ struct Done {
     directories: Vec<u32>,
 }
 
+/// For as long as they are held, they are read no more.
+fn journals(steps: &[ClosedEntry]) -> Result<Vec<Arc<JournalReader>>> {
+    steps.iter().map(ClosedEntry::journal).collect()
+}
+
 /// Looks before leaping: every object and every extent must be there, and sound.
 fn check_all_complete(newest_first: &[ClosedEntry]) -> Result<()> {
     // Files that a later step wrote to while they lay in an earlier one's store: they are changed
@@ -397,8 +404,9 @@ fn check_all_complete(newest_first: &[ClosedEntry]) -> Result<()> {
     let mut written = HashSet::new();
     for entry in newest_first {
         let damaged = |what: String| UndoError::Corrupt(format!("step {}: {what}", entry.info.id));
-        let problems =
-            check_journal(&entry.dir, &mut written).map_err(|error| damaged(error.to_string()))?;
+        let (journal, trailer) = (entry.journal()?, Some(entry.trailer()?));
+        let problems = check_journal(&entry.dir, &journal, trailer, &mut written)
+            .map_err(|error| damaged(error.to_string()))?;
         if let Some(problem) = problems.into_iter().next() {
             return Err(damaged(problem));
         }

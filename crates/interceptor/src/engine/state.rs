@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use codeagent_common::{
     Refusal, RelPath, RelPathBuf, SafeguardId, SafeguardKind, StepId, StepInfo, StepKind, Timestamp,
@@ -14,7 +14,7 @@ use super::provenance::Provenance;
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
 use crate::host::Stamp;
-use crate::store::{BarrierLog, ChangeTable, Counted, Counters, StepDir};
+use crate::store::{BarrierLog, ChangeTable, Counted, Counters, JournalReader, StepDir, Trailer};
 
 /// Guarded by the engine's gate: shared while mutations happen, exclusive while steps change.
 pub(super) struct State {
@@ -108,12 +108,14 @@ pub(super) struct ClosedEntry {
     pub(super) dir: StepDir,
     /// What lies below the directories it holds, until that is part of `info`.
     pub(super) counting: Option<Counted>,
-    table: Arc<OnceLock<Mutex<ChangeTable>>>,
+    table: Arc<OnceLock<(Mutex<ChangeTable>, Trailer)>>,
+    journal: Arc<Mutex<Weak<JournalReader>>>,
 }
 
 impl ClosedEntry {
     pub(super) fn new(info: StepInfo, sequence: u64, dir: StepDir) -> Self {
-        Self { info, sequence, dir, counting: None, table: Arc::default() }
+        let (table, journal) = (Arc::default(), Arc::default());
+        Self { info, sequence, dir, counting: None, table, journal }
     }
 
     /// What it takes on disk, as far as that is known.
@@ -135,26 +137,41 @@ impl ClosedEntry {
 
     /// Net changes with stamps, read when first asked for.
     pub(super) fn table(&self) -> Result<MutexGuard<'_, ChangeTable>> {
-        if let Some(table) = self.table.get() {
-            return Ok(table.lock());
-        }
-        let (table, _) = self
-            .dir
-            .changes()
-            .map_err(|error| UndoError::Corrupt(format!("step {}: {error}", self.info.id)))?;
-        Ok(self.table.get_or_init(|| Mutex::new(table)).lock())
+        Ok(self.sealed()?.0.lock())
     }
-}
 
-impl ClosedEntry {
+    /// What its files should be, read when first asked for.
+    pub(super) fn trailer(&self) -> Result<&Trailer> {
+        Ok(&self.sealed()?.1)
+    }
+
+    fn sealed(&self) -> Result<&(Mutex<ChangeTable>, Trailer)> {
+        if let Some(sealed) = self.table.get() {
+            return Ok(sealed);
+        }
+        let (table, trailer) = self.dir.changes().map_err(|error| self.damaged(&error))?;
+        Ok(self.table.get_or_init(|| (Mutex::new(table), trailer)))
+    }
+
+    /// Its journal, read once for all who want it at the same time.
+    pub(super) fn journal(&self) -> Result<Arc<JournalReader>> {
+        let mut known = self.journal.lock();
+        if let Some(journal) = known.upgrade() {
+            return Ok(journal);
+        }
+        let journal = Arc::new(self.dir.journal().map_err(|error| self.damaged(&error))?);
+        *known = Arc::downgrade(&journal);
+        Ok(journal)
+    }
+
+    fn damaged(&self, error: &std::io::Error) -> UndoError {
+        UndoError::Corrupt(format!("step {}: {error}", self.info.id))
+    }
+
     /// Reads the changes anew, if they have been read at all.
     pub(super) fn reload_table(&self) -> Result<()> {
-        if let Some(table) = self.table.get() {
-            let (fresh, _) = self
-                .dir
-                .changes()
-                .map_err(|error| UndoError::Corrupt(format!("step {}: {error}", self.info.id)))?;
-            *table.lock() = fresh;
+        if let Some((table, _)) = self.table.get() {
+            *table.lock() = self.dir.changes().map_err(|error| self.damaged(&error))?.0;
         }
         Ok(())
     }

@@ -327,8 +327,8 @@ impl UndoEngine {
         };
         complete(&mut info);
         let probe = &self.workspace.store.probe;
-        recorder.dir.seal(&info, &net, recorder.recorded(), probe).map_err(failed())?;
-        info.stored_bytes += recorder.dir.sealed_bytes();
+        let sealed = recorder.dir.seal(&info, &net, recorder.recorded(), probe);
+        info.stored_bytes += sealed.map_err(failed())?;
         Ok(info)
     }
 

@@ -8,7 +8,7 @@ use std::num::NonZero;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use codeagent_common::RelPath;
 use parking_lot::Mutex;
@@ -35,8 +35,8 @@ const PATH_STRETCH: usize = 3072;
 pub(crate) struct Dir {
     fd: OwnedFd,
     pub(crate) id: FileId,
-    /// It was opened to be listed, not only to be worked in.
-    lists: bool,
+    /// It was opened to be listed, not only to be worked in; and whether it has been.
+    lists: Option<AtomicBool>,
 }
 
 impl Dir {
@@ -48,7 +48,7 @@ impl Dir {
 
     pub(super) fn from_fd(fd: OwnedFd) -> io::Result<Arc<Self>> {
         let id = FileId::of(&fd)?;
-        Ok(Arc::new(Self { fd, id, lists: false }))
+        Ok(Arc::new(Self { fd, id, lists: None }))
     }
 
     pub(crate) fn entry<'a>(self: &Arc<Self>, name: impl Into<Cow<'a, [u8]>>) -> Entry<'a> {
@@ -62,8 +62,10 @@ impl Dir {
 
     /// As [`Dir::names`], with what each is, as far as the filesystem says so.
     pub(crate) fn listing(&self) -> io::Result<Vec<(Vec<u8>, FileType)>> {
-        if self.lists {
-            rustix::fs::seek(&self.fd, SeekFrom::Start(0))?;
+        if let Some(has_been) = &self.lists {
+            if has_been.swap(true, Ordering::Relaxed) {
+                rustix::fs::seek(&self.fd, SeekFrom::Start(0))?;
+            }
             return read_listing(&self.fd);
         }
         let listing = self.open_listing().or_else(|error| match is_refusal(&error) {
@@ -99,8 +101,8 @@ impl Dir {
 }
 
 fn read_listing(dir: impl AsFd) -> io::Result<Vec<(Vec<u8>, FileType)>> {
-    let mut buffer = Vec::with_capacity(LISTED_AT_ONCE);
-    let mut listing = rustix::fs::RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut buffer = [const { MaybeUninit::uninit() }; LISTED_AT_ONCE];
+    let mut listing = rustix::fs::RawDir::new(dir, &mut buffer);
     let mut entries = Vec::new();
     while let Some(entry) = listing.next() {
         let entry = entry?;
@@ -224,14 +226,19 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::owned_dir`], to be listed, in a tree that no other thread uses.
-    pub(crate) fn dir_to_list(&self, path: RelPath<'_>) -> io::Result<Arc<Dir>> {
+    /// As [`Tree::owned_dir`], to be listed, in a tree of one filesystem that nobody else uses. What
+    /// is there was looked at, and has this inode.
+    pub(crate) fn dir_to_list(&self, path: RelPath<'_>, inode: u64) -> io::Result<Arc<Dir>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let name = if path.is_root() { b"." } else { path.as_bytes() };
         let generation = self.generation();
         match openat_beneath(self.root.as_fd(), name, flags) {
             Ok(fd) => {
-                let dir = Arc::new(Dir { id: FileId::of(&fd)?, fd, lists: true });
+                let dir = Arc::new(Dir {
+                    id: FileId { inode, ..self.root.id },
+                    fd,
+                    lists: Some(AtomicBool::new(false)),
+                });
                 self.keep(path, &dir, generation);
                 Ok(dir)
             }

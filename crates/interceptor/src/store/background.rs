@@ -13,6 +13,9 @@ use crate::host::{Dir, remove_all, walk};
 /// The bytes below some directories, once they have been counted.
 pub(crate) type Counted = Arc<OnceLock<u64>>;
 
+/// As `nice` has it.
+const NICENESS: i32 = 10;
+
 enum Job {
     Delete(PathBuf),
     Count { objects: Arc<Dir>, directories: Vec<u32>, counted: Counted },
@@ -33,6 +36,8 @@ impl Background {
         let stop = Arc::clone(&stopping);
         let thread =
             std::thread::Builder::new().name("undo-background".into()).spawn(move || {
+                // Whoever waits for something comes first. (Of a thread, whatever its name says.)
+                let _ = rustix::process::setpriority_process(None, NICENESS);
                 for job in jobs {
                     match job {
                         // What cannot be deleted now is tried again at the next start.

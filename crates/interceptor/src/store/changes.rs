@@ -17,6 +17,9 @@ const REFRESHED_MAGIC: &[u8; 8] = b"CAUREFR1";
 /// Changes per frame: large enough to be cheap, small enough to stay far below a frame's limit.
 const PER_FRAME: usize = 256;
 
+/// Frames per write.
+const FRAMES_AT_ONCE: usize = 16;
+
 /// One net change, with the path's state before the step and when it was closed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredChange {
@@ -140,21 +143,21 @@ impl ChangeTable {
         &self.expected
     }
 
+    /// Returns how many bytes were written.
     pub(crate) fn write(
         path: &Path,
         net: &NetChanges,
         trailer: &Trailer,
         probe: Probe,
-    ) -> io::Result<()> {
+    ) -> io::Result<u64> {
         let frames = FrameWriter::create(path, CHANGES_MAGIC, probe)?;
-        for chunk in net.changes.chunks(PER_FRAME) {
-            frames.append(&FrameRef::Changes(chunk))?;
+        let changes = net.changes.chunks(PER_FRAME).map(FrameRef::Changes);
+        let below = net.below.chunks(PER_FRAME).map(FrameRef::Below);
+        let all: Vec<_> = changes.chain(below).chain([FrameRef::Trailer(trailer)]).collect();
+        for some in all.chunks(FRAMES_AT_ONCE) {
+            frames.append_all(some)?;
         }
-        for chunk in net.below.chunks(PER_FRAME) {
-            frames.append(&FrameRef::Below(chunk))?;
-        }
-        frames.append(&FrameRef::Trailer(trailer))?;
-        Ok(())
+        Ok(frames.extent().1)
     }
 
     /// The table and its trailer; `InvalidData` if anything is missing or damaged.

@@ -54,11 +54,6 @@ impl JournalReader {
         Ok(Self { frames: FrameReader::open(path, MAGIC)? })
     }
 
-    /// No header, no records.
-    pub(crate) fn empty() -> Self {
-        Self { frames: FrameReader::new(Vec::new(), MAGIC) }
-    }
-
     pub(crate) fn header(&self) -> Option<Header> {
         self.frames.get(0)
     }

@@ -283,12 +283,15 @@ impl Store {
     }
 
     fn promote(&self, place: PathBuf, sequence: u64) -> io::Result<StepDir> {
-        if place.symlink_metadata().is_ok() {
-            // Spent by an undo or redo, and could not be dropped at the time.
-            self.discard(&StepDir::at(place.clone()), sequence)?;
-        }
         self.probe.reach(Point::Promotion)?;
-        fs::rename(self.wal_path(), &place)?;
+        match fs::rename(self.wal_path(), &place) {
+            // Spent by an undo or redo, and could not be dropped at the time.
+            Err(error) if is_taken(&error) => {
+                self.discard(&StepDir::at(place.clone()), sequence)?;
+                fs::rename(self.wal_path(), &place)?;
+            }
+            outcome => outcome?,
+        }
         let dir = StepDir::at(place);
         self.remember(sequence, &dir);
         Ok(dir)
@@ -297,8 +300,7 @@ impl Store {
     /// Puts a directory out of sight at once, and deletes it in the background.
     pub(crate) fn discard(&self, dir: &StepDir, sequence: u64) -> io::Result<()> {
         self.probe.reach(Point::Promotion)?;
-        let gone = self.free_name("trash", sequence);
-        fs::rename(dir.path(), &gone)?;
+        let gone = self.move_to_trash(dir.path(), sequence)?;
         self.places.lock().retain(|_, place| place != dir.path());
         self.background.delete_later(gone);
         Ok(())
@@ -351,6 +353,16 @@ impl Store {
             .unwrap_or_else(|| self.root.join(which))
     }
 
+    /// Moves a directory that is not empty, and says where it is.
+    fn move_to_trash(&self, dir: &Path, stem: impl std::fmt::Display) -> io::Result<PathBuf> {
+        let mut places = (0_u32..).map(|n| self.root.join(format!("trash/{stem}.{n}")));
+        let attempt = |place: PathBuf| match fs::rename(dir, &place) {
+            Err(error) if is_taken(&error) => None,
+            outcome => Some(outcome.map(|()| place)),
+        };
+        places.find_map(attempt).unwrap_or_else(|| Err(io::ErrorKind::AlreadyExists.into()))
+    }
+
     fn empty_trash(&self) -> io::Result<()> {
         for dir in self.list("trash")? {
             self.background.delete_later(dir.path().into());
@@ -387,9 +399,8 @@ impl Store {
 
     /// Puts what was staged out of sight, and deletes it in the background.
     pub(crate) fn drop_staged(&self, number: u64) -> io::Result<()> {
-        let gone = self.free_name("trash", format!("staged-{number}"));
-        match fs::rename(self.staged(number), &gone) {
-            Ok(()) => self.background.delete_later(gone),
+        match self.move_to_trash(&self.staged(number), format_args!("staged-{number}")) {
+            Ok(gone) => self.background.delete_later(gone),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -399,8 +410,7 @@ impl Store {
     /// Nothing that was staged outlives the process that asked for it.
     fn drop_all_staged(&self) -> io::Result<()> {
         for staged in self.list("staging")? {
-            let gone = self.free_name("trash", "staged");
-            fs::rename(staged.path(), &gone)?;
+            let gone = self.move_to_trash(staged.path(), "staged")?;
             self.background.delete_later(gone);
         }
         Ok(())
@@ -453,4 +463,9 @@ impl Store {
 pub(crate) fn check_counters(root: &Path) -> io::Result<()> {
     let found = sealed::read::<Counters>(&root.join("counters"))?;
     found.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// A directory is not renamed onto another one that holds something.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty)
 }

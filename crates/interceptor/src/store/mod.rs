@@ -19,7 +19,7 @@ mod step_dir;
 
 pub(crate) use background::Counted;
 pub(crate) use barriers::BarrierLog;
-pub(crate) use changes::{ChangeTable, Refreshed, StoredChange};
+pub(crate) use changes::{ChangeTable, Refreshed, StoredChange, Trailer};
 pub use claim::{Belonging, SOCKET, belonging, working_dir_of};
 pub(crate) use claim::{FORMAT_VERSION, check_workdir_file, is_current_format};
 pub(crate) use frame::{Damage, FrameReader, FrameWriter};

@@ -110,14 +110,14 @@ impl StepDir {
         PackReader::open(&self.path.join("pack"))
     }
 
-    /// Writes summary and changes.
+    /// Writes summary and changes; returns how many bytes those are.
     pub(crate) fn seal(
         &self,
         step: &StepInfo,
         net: &NetChanges,
         recorded: Recorded,
         probe: &Probe,
-    ) -> io::Result<()> {
+    ) -> io::Result<u64> {
         let changes = &net.changes;
         let Recorded { journal, pack_bytes, directories } = recorded;
         let sample = changes.iter().take(SAMPLED_CHANGES).map(StoredChange::to_change).collect();
@@ -127,11 +127,6 @@ impl StepDir {
         text.push(b'\n');
         probe.reach(Point::StoreWrite)?;
         fs::write(self.path.join("summary.json"), &text)?;
-        // A failed attempt to close the step may have left one.
-        match fs::remove_file(self.path.join("changes")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
         let trailer = Trailer {
             changes: net.changes.len() as u64,
             journal_frames: journal.0,
@@ -141,7 +136,16 @@ impl StepDir {
             relinked: net.relinked.clone(),
             whole: net.whole.clone(),
         };
-        ChangeTable::write(&self.path.join("changes"), net, &trailer, probe.clone())
+        let path = self.path.join("changes");
+        let changes = match ChangeTable::write(&path, net, &trailer, probe.clone()) {
+            // A failed attempt to close the step has left one.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(&path)?;
+                ChangeTable::write(&path, net, &trailer, probe.clone())
+            }
+            outcome => outcome,
+        };
+        Ok(text.len() as u64 + changes?)
     }
 
     /// Against power loss.

@@ -13,6 +13,16 @@ use crate::store::{Body, ObjectRef, Owner, Record, Remade};
 impl Inversion<'_> {
     /// The name for something that comes back; `None` if it cannot have it.
     pub(super) fn free_place<'p>(&mut self, path: RelPath<'p>) -> Result<Option<Entry<'p>>> {
+        let found = self.find(path)?;
+        self.free_place_of(path, found)
+    }
+
+    /// The same, of a name that was looked at.
+    fn free_place_of<'p>(
+        &mut self,
+        path: RelPath<'p>,
+        found: Option<Found<'p>>,
+    ) -> Result<Option<Entry<'p>>> {
         if self.skips(path) {
             return Ok(None);
         }
@@ -22,14 +32,13 @@ impl Inversion<'_> {
             self.leave(path);
             return Ok(None);
         }
-        let entry = self.workspace.tree.owned_entry(path).map_err(UndoError::host)?;
-        let Some((id, stamp)) = entry.stat_id().map_err(UndoError::host)? else {
-            return Ok(Some(entry));
+        let Some(found) = found else {
+            return Ok(Some(self.workspace.tree.owned_entry(path).map_err(UndoError::host)?));
         };
         if self.treatment.force && self.recorder.is_some() {
             self.workspace.tree.forget_dirs();
-            self.remove(path, &Found { entry: entry.clone(), id, stamp })?;
-            return Ok(Some(entry));
+            self.remove(path, &found)?;
+            return Ok(Some(found.entry));
         }
         self.leave(path);
         Ok(None)
@@ -110,17 +119,21 @@ impl Inversion<'_> {
 
     pub(super) fn put_back(&mut self, path: RelPath<'_>, number: u32, stamp: &Stamp) -> Result<()> {
         let object = self.objects.entry(number.to_string().into_bytes());
-        let Some((id, _)) = object.stat_id().map_err(UndoError::host)? else {
-            return Ok(());
+        let id = match self.recorder {
+            // Whoever undoes or redoes has looked at all objects just now.
+            Some(_) => FileId { inode: stamp.inode, ..self.objects.id },
+            None => match object.stat_id().map_err(UndoError::host)? {
+                Some((id, _)) => id,
+                None => return Ok(()),
+            },
         };
-        if let Some(found) = self.find(path)?
-            && found.id == id
-        {
+        let found = self.find(path)?;
+        if found.as_ref().is_some_and(|found| found.id == id) {
             // It was about to be replaced, and never was: drop the second name.
             self.mutation()?;
             return object.unlink().map_err(UndoError::host);
         }
-        let Some(entry) = self.free_place(path)? else {
+        let Some(entry) = self.free_place_of(path, found)? else {
             return Ok(());
         };
         let parent = path.parent().unwrap_or(RelPath::ROOT);

@@ -17,6 +17,7 @@ use codeagent_common::{RelPath, RelPathBuf, SymlinkPolicy};
 
 use super::cursor::Cursor;
 use super::provenance::{Provenance, Verdict};
+use super::state::ClosedEntry;
 use crate::capture::{Recorder, Workspace};
 use crate::error::{Result, UndoError};
 use crate::fold::Marks;
@@ -58,7 +59,7 @@ pub(super) struct Treatment {
 
 pub(super) struct Inversion<'a> {
     workspace: &'a Workspace,
-    journal: JournalReader,
+    journal: Arc<JournalReader>,
     pack: PackReader,
     objects: Arc<Dir>,
     sequence: u64,
@@ -76,12 +77,13 @@ impl<'a> Inversion<'a> {
     /// Inverts and records, so that it can be inverted again.
     pub(super) fn recorded(
         workspace: &'a Workspace,
-        source: &StepDir,
-        sequence: u64,
+        source: &ClosedEntry,
+        journal: Arc<JournalReader>,
         recorder: &'a Recorder,
         treatment: Treatment,
     ) -> Result<Self> {
-        Self::open(workspace, source, sequence, Some(recorder), None, treatment)
+        let source = (&source.dir, source.sequence);
+        Self::open(workspace, source, journal, Some(recorder), None, treatment)
     }
 
     /// Inverts for good; can be interrupted and taken up again.
@@ -95,15 +97,17 @@ impl<'a> Inversion<'a> {
         let cursor = Cursor::open(&source.cursor_path(), workspace.store.probe.clone())
             .map_err(UndoError::io("opening the recovery cursor"))?;
         let treatment = Treatment { symlinks, ..Treatment::default() };
-        let mut inversion = Self::open(workspace, source, sequence, None, Some(cursor), treatment)?;
+        let journal = Arc::new(source.journal().map_err(UndoError::io("reading the step"))?);
+        let source = (source, sequence);
+        let mut inversion = Self::open(workspace, source, journal, None, Some(cursor), treatment)?;
         inversion.provenance = Some(provenance);
         Ok(inversion)
     }
 
     fn open(
         workspace: &'a Workspace,
-        source: &StepDir,
-        sequence: u64,
+        (source, sequence): (&StepDir, u64),
+        journal: Arc<JournalReader>,
         recorder: Option<&'a Recorder>,
         cursor: Option<Cursor>,
         treatment: Treatment,
@@ -111,7 +115,7 @@ impl<'a> Inversion<'a> {
         let failed = || UndoError::io("reading the step");
         Ok(Self {
             workspace,
-            journal: source.journal().map_err(failed())?,
+            journal,
             pack: source.pack().map_err(failed())?,
             objects: source.objects().map_err(failed())?,
             sequence,
@@ -132,8 +136,8 @@ impl<'a> Inversion<'a> {
             self.workspace.tree.forget_dirs();
         }
         let generation = self.workspace.tree.generation();
-        // Taken out so that records can borrow from it while `self` changes.
-        let journal = std::mem::replace(&mut self.journal, JournalReader::empty());
+        // Records borrow from it while `self` changes.
+        let journal = Arc::clone(&self.journal);
         let first =
             self.resumed_at.map_or(journal.end(), |at| at.saturating_add(1).min(journal.end()));
         for index in (1..first).rev() {
