@@ -15,6 +15,9 @@ use serde::de::DeserializeOwned;
 /// No message is longer. A file that a tool writes has to fit into one.
 const MAX_BYTES: usize = 256 << 20;
 
+/// Most messages are shorter.
+const SHORT_BYTES: usize = 16 << 10;
+
 /// No message comes with more.
 const MAX_DESCRIPTORS: usize = 2;
 
@@ -62,8 +65,8 @@ pub(crate) fn receive<T: DeserializeOwned>(
     if length > MAX_BYTES {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
     }
-    // Memory follows what arrives, not what was announced.
-    let mut body = Vec::new();
+    // But for short ones, memory follows what arrives, not what was announced.
+    let mut body = Vec::with_capacity(length.min(SHORT_BYTES));
     stream.take(length as u64).read_to_end(&mut body)?;
     if body.len() < length {
         return Ok(None);
