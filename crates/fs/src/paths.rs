@@ -71,6 +71,8 @@ struct Node {
     /// How often each client was told of it; it forgets as often. Most have one client.
     lookups: SmallVec<[(ClientId, AtomicU64); 1]>,
     places: Vec<Place>,
+    /// Its one place is of a name that it no longer has.
+    is_nameless: bool,
     children: Map<Arc<[u8]>, u64>,
     /// Places of other nodes in this one, which need it for their paths.
     pins: usize,
@@ -172,9 +174,11 @@ impl PathMap {
         let inode = found.inode;
         {
             let tables = self.tables.read();
-            if tables.child(parent, name) == Some(inode)
-                && let Some(lookups) = tables.nodes.get(&inode).and_then(|node| node.of(client))
-            {
+            // Most names are the only ones of what they stand for: then one table says it all.
+            let node = tables.nodes.get(&inode);
+            let is_known = node.is_some_and(|node| node.is_last_at(parent, name))
+                || tables.child(parent, name) == Some(inode);
+            if is_known && let Some(lookups) = node.and_then(|node| node.of(client)) {
                 lookups.fetch_add(1, Ordering::Relaxed);
                 return Ok(true);
             }
@@ -285,6 +289,12 @@ impl PathMap {
 }
 
 impl Node {
+    /// Whether this is the last of its names that was seen.
+    fn is_last_at(&self, parent: u64, name: &[u8]) -> bool {
+        let is_it = |place: &Place| place.parent == parent && *place.name == *name;
+        !self.is_nameless && self.places.last().is_some_and(is_it)
+    }
+
     fn of(&self, client: ClientId) -> Option<&AtomicU64> {
         self.lookups.iter().find(|(of, _)| *of == client).map(|(_, lookups)| lookups)
     }
@@ -398,18 +408,18 @@ impl Tables {
                 outdated
             }
         };
+        // Before the new name: a former one may be the same.
+        outdated.iter().for_each(|place| self.unlink(place, inode));
         if let Some(parent) = self.nodes.get_mut(&parent) {
             parent.children.insert(Arc::clone(&name), inode);
             parent.pins += 1;
         }
         if let Some(node) = self.nodes.get_mut(&inode) {
             node.places.push(Place { parent, name });
+            node.is_nameless = false;
         }
         // Last, because a parent that nobody needs any more goes with it.
-        for place in outdated {
-            self.unlink(&place, inode);
-            self.unpin(place.parent);
-        }
+        outdated.iter().for_each(|place| self.unpin(place.parent));
     }
 
     /// The name stands for nothing any more.
@@ -420,11 +430,12 @@ impl Tables {
         };
         let Some(node) = self.nodes.get_mut(&inode) else { return };
         let place = node.places.iter().position(|p| p.parent == parent && *p.name == *name);
-        if let Some(place) = place
-            && node.places.len() > 1
-        {
-            node.places.remove(place);
-            self.unpin(parent);
+        match place {
+            Some(place) if node.places.len() > 1 => {
+                node.places.remove(place);
+                self.unpin(parent);
+            }
+            _ => node.is_nameless = true,
         }
     }
 

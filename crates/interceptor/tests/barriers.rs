@@ -138,6 +138,28 @@ fn what_went_with_a_directory_that_the_open_step_renamed_is_no_external_modifica
     assert_eq!(bench.engine.external_modification(&ours).unwrap(), []);
     write(&bench, "moved/in/new.txt", b"theirs");
     assert_eq!(bench.engine.external_modification(&ours).unwrap(), ours[3..]);
+    bench.engine.close_step(Some(0)).unwrap();
+    assert_eq!(bench.engine.watcher_overflowed().unwrap(), []);
+}
+
+#[test]
+fn what_somebody_moves_or_removes_beside_an_open_step_is_an_external_modification() {
+    let bench = bench_with(ExternalModificationPolicy::Barrier);
+    bench.step(|fs| {
+        for dir in ["made", "made/in", "kept", "kept/in"] {
+            fs.mkdir(dir).unwrap();
+        }
+        fs.create("made/in/new.txt", b"agent").unwrap();
+        fs.create("kept/in/new.txt", b"agent").unwrap();
+    });
+    // It has worked in the root, and has nothing to do with what is in there.
+    bench.engine.open_step(StepRequest::command("log")).unwrap();
+    bench.applier().create("log.txt", b"agent").unwrap();
+    let root = bench.workspace.working();
+    std::fs::rename(root.join("made/in"), root.join("kept/moved")).unwrap();
+    std::fs::remove_dir_all(root.join("kept/in")).unwrap();
+    let theirs = rel_bufs(&["kept/in/new.txt", "kept/moved/new.txt", "made/in/new.txt"]);
+    assert_eq!(bench.engine.external_modification(&theirs).unwrap(), theirs);
 }
 
 /// EB-05: a watcher is late.

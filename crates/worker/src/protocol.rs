@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Both sides are usually the same binary; a client of another version is told so.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// The first message to a new worker process, with the working directory as a descriptor.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -209,3 +209,15 @@ fn every_client_that_is_there_hears_of_crowds() {
     let one = heard.each_ref().map(|heard| heard.load(Ordering::Relaxed));
     assert!(one[0] > both[0] && one[1] == both[1], "{one:?}");
 }
+
+/// Its place stays, for those who have it open; that is no name.
+#[test]
+fn a_name_that_was_removed_and_is_found_again_is_one_again() {
+    let map = sample();
+    assert!(!map.may_be_dir(2, b"main"));
+    map.removed(2, b"main");
+    assert_eq!(path(&map, 3), "src/main");
+    assert!(map.may_be_dir(2, b"main"), "nobody knows");
+    tell(&map, 2, "main", 3, false);
+    assert!(!map.may_be_dir(2, b"main"));
+}

@@ -11,7 +11,9 @@ use crate::capture::InodeState;
 use crate::conflict::{Conflict, ConflictKind};
 use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
+use crate::fold::Marks;
 use crate::host::Stamp;
+use crate::store::Record;
 
 impl UndoEngine {
     /// Every path that undoing `steps` (newest first) would touch and that is not as they left it.
@@ -65,9 +67,9 @@ impl UndoEngine {
         let mut guard = self.state.write();
         let state = self.ready(&mut guard)?;
         let mut foreign = Vec::new();
-        let mut worked_in = None;
+        let mut own = OwnWork::default();
         for path in paths {
-            if !self.is_own(state, path.as_path(), &mut worked_in)? {
+            if !self.is_own(state, path.as_path(), &mut own)? {
                 foreign.push(path.clone());
             }
         }
@@ -96,10 +98,11 @@ impl UndoEngine {
             }
         }
         let mut foreign = Vec::new();
+        let mut own = OwnWork::default();
         for (path, expected) in seen {
             let now = self.workspace.tree.stat(path.as_path()).map_err(UndoError::host)?;
             if compare(expected, now, false).is_some()
-                && !touched_by_open(state, self, path.as_path())
+                && !self.is_own(state, path.as_path(), &mut own)?
             {
                 foreign.push(path);
             }
@@ -108,40 +111,35 @@ impl UndoEngine {
         self.raise_barrier(state, foreign)
     }
 
-    /// `worked_in` are the directories in which steps changed something, once they are known.
-    fn is_own(
-        &self,
-        state: &State,
-        path: RelPath<'_>,
-        worked_in: &mut Option<HashSet<RelPathBuf>>,
-    ) -> Result<bool> {
+    fn is_own(&self, state: &State, path: RelPath<'_>, own: &mut OwnWork) -> Result<bool> {
         if touched_by_open(state, self, path) {
             return Ok(true);
         }
         let now = self.workspace.tree.stat(path).map_err(UndoError::host)?;
         let expected = expected_at(state, path)?;
-        if now.is_none() && !matches!(expected, Some(None)) && self.went_with_parent(state, path)? {
+        if expected.is_some_and(|expected| compare(expected, now, false).is_none()) {
             return Ok(true);
         }
-        if now.is_some_and(|now| !now.is_dir())
-            && worked_above(state, self, path)
-            && is_left_elsewhere(state, now)?
-        {
-            return Ok(true);
-        }
-        if let Some(expected) = expected {
-            return Ok(compare(expected, now, false).is_none());
+        match now {
+            None if self.went_with_parent(state, path, own)? => return Ok(true),
+            Some(now) if !now.is_dir() && self.came_with_us(state, path, &now, own)? => {
+                return Ok(true);
+            }
+            _ => {}
         }
         // Its times have changed because we worked in it, and have put them right.
-        Ok(now.is_some_and(|now| now.is_dir())
-            && match worked_in {
-                Some(known) => known.contains(&path.to_buf()),
-                None => worked_in.insert(directories_worked_in(state)?).contains(&path.to_buf()),
-            })
+        Ok(expected.is_none()
+            && now.is_some_and(|now| now.is_dir())
+            && own.worked_in(state)?.contains(&path.to_buf()))
     }
 
     /// Whether a directory above it is not there any more, because of us.
-    fn went_with_parent(&self, state: &State, path: RelPath<'_>) -> Result<bool> {
+    fn went_with_parent(
+        &self,
+        state: &State,
+        path: RelPath<'_>,
+        own: &mut OwnWork,
+    ) -> Result<bool> {
         let mut above = path.parent();
         while let Some(dir) = above.filter(|dir| !dir.is_root()) {
             let now = self.workspace.tree.stat(dir).map_err(UndoError::host)?;
@@ -149,10 +147,44 @@ impl UndoEngine {
                 return Ok(false);
             }
             let as_left = |expected| compare(expected, now, false).is_none();
-            if touched_by_open(state, self, dir) || expected_at(state, dir)?.is_some_and(as_left) {
+            if expected_at(state, dir)?.is_some_and(as_left)
+                || own.names(state)?.lost.contains(&dir.to_buf())
+            {
                 return Ok(true);
             }
             above = dir.parent();
+        }
+        Ok(false)
+    }
+
+    /// Whether it is a file as a step before the open one has left it, under whatever name: the open
+    /// one has renamed it, or given it another name, or renamed a directory above it.
+    fn came_with_us(
+        &self,
+        state: &State,
+        path: RelPath<'_>,
+        now: &Stamp,
+        own: &mut OwnWork,
+    ) -> Result<bool> {
+        /// It was done a moment ago.
+        const STEPS: usize = 8;
+        let itself = parent_touched_by_open(state, self, path);
+        if !itself {
+            let gained = &own.names(state)?.gained;
+            let mut above = std::iter::successors(path.parent(), |dir| dir.parent());
+            if gained.is_empty() || !above.any(|dir| gained.contains(&dir.to_buf())) {
+                return Ok(false);
+            }
+        }
+        // Only what is renamed itself changes by that.
+        let is_it = |left: &Stamp| match itself {
+            true => left.describes_but_for_links(now),
+            false => left.still_describes(now),
+        };
+        for step in state.history.iter().rev().take(STEPS) {
+            if step.table()?.expected().values().flatten().any(is_it) {
+                return Ok(true);
+            }
         }
         Ok(false)
     }
@@ -177,6 +209,65 @@ impl UndoEngine {
             .events
             .event(EngineEvent::ExternalModification { paths: paths.clone(), barrier });
         Ok(paths)
+    }
+}
+
+/// What steps have done, read when it is needed.
+#[derive(Default)]
+struct OwnWork {
+    /// The directories in which closed steps changed something.
+    worked_in: Option<HashSet<RelPathBuf>>,
+    names: Option<Names>,
+}
+
+/// Names that the open step has taken from something, or given to something.
+#[derive(Default)]
+struct Names {
+    lost: HashSet<RelPathBuf>,
+    gained: HashSet<RelPathBuf>,
+}
+
+impl OwnWork {
+    fn worked_in(&mut self, state: &State) -> Result<&HashSet<RelPathBuf>> {
+        if self.worked_in.is_none() {
+            self.worked_in = Some(directories_worked_in(state)?);
+        }
+        Ok(self.worked_in.get_or_insert_default())
+    }
+
+    fn names(&mut self, state: &State) -> Result<&Names> {
+        if self.names.is_none() {
+            self.names = Some(Names::of_open(state).map_err(UndoError::io("reading the step"))?);
+        }
+        Ok(self.names.get_or_insert_default())
+    }
+}
+
+impl Names {
+    fn of_open(state: &State) -> std::io::Result<Self> {
+        let mut names = Self::default();
+        let Some(recorder) = state.open.as_ref().and_then(|step| step.recorder()) else {
+            return Ok(names);
+        };
+        let journal = recorder.journal().read_back()?;
+        let marks = Marks::read(&journal)?;
+        for (index, record) in journal.records() {
+            if marks.cancelled.contains(&index) {
+                continue;
+            }
+            match record? {
+                Record::Rename { from, to, .. } => {
+                    names.lost.insert(from.to_buf());
+                    names.gained.insert(to.to_buf());
+                }
+                Record::Exchange { a, b, .. } => names.gained.extend([a.to_buf(), b.to_buf()]),
+                Record::Take { path, .. }
+                | Record::Rmdir { path, .. }
+                | Record::Removed { path, .. } => drop(names.lost.insert(path.to_buf())),
+                _ => {}
+            }
+        }
+        Ok(names)
     }
 }
 
@@ -210,22 +301,6 @@ fn directories_worked_in(state: &State) -> Result<HashSet<RelPathBuf>> {
     Ok(found)
 }
 
-/// Whether it is a file as a step before the open one has left it, under whatever name: the open one
-/// has renamed it, or given it another name, which is no change of the file itself.
-fn is_left_elsewhere(state: &State, now: Option<Stamp>) -> Result<bool> {
-    /// It was done a moment ago.
-    const STEPS: usize = 8;
-    let Some(now) = now else { return Ok(false) };
-    for step in state.history.iter().rev().take(STEPS) {
-        let table = step.table()?;
-        let mut left = table.expected().values().flatten();
-        if left.any(|left| left.describes_but_for_links(&now)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
 fn parent_touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {
     let Some(recorder) = state.open.as_ref().and_then(|step| step.recorder()) else {
         return false;
@@ -233,12 +308,6 @@ fn parent_touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>)
     path.parent()
         .and_then(|parent| engine.workspace.tree.owned_dir(parent).ok())
         .is_some_and(|dir| recorder.inodes.check(dir.id, InodeState::has_times))
-}
-
-/// Whether the open step has worked in a directory above it, and so may have renamed one of those.
-fn worked_above(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {
-    std::iter::successors(Some(path), |path| path.parent())
-        .any(|path| parent_touched_by_open(state, engine, path))
 }
 
 fn touched_by_open(state: &State, engine: &UndoEngine, path: RelPath<'_>) -> bool {
