@@ -28,6 +28,8 @@ use crate::thread;
 
 /// Descriptors that are not given to clients: the engine needs some for itself.
 const RESERVED_DESCRIPTORS: u64 = 128;
+/// Directories that are kept open to look at names in them, if there are enough descriptors.
+const MAX_OPEN_DIRS: u64 = 1024;
 
 /// How long clients may keep names and attributes, where they may at all: so old can be what they
 /// see of a change that somebody makes on the host.
@@ -49,7 +51,7 @@ pub enum Cache {
 }
 
 impl Cache {
-    fn timeout(self) -> Duration {
+    pub(crate) fn timeout(self) -> Duration {
         if self == Self::Auto { KEPT_FOR } else { Duration::ZERO }
     }
 }
@@ -151,7 +153,7 @@ pub(crate) struct Shared {
     /// What clients are offered.
     pub(crate) offered: FsOptions,
     /// The filesystem of the root.
-    device: u64,
+    pub(crate) device: u64,
     cache: Cache,
     /// Open for as long as the filesystem below finds its root through it.
     root: OwnedFd,
@@ -165,7 +167,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let FileId { device, inode: number } = FileId::of(&root)?;
         let shared = Shared {
             fs,
-            paths: PathMap::new(number),
+            paths: PathMap::new(number, usize::try_from(open_dirs()).unwrap_or(usize::MAX)),
             in_flight: InFlight::default(),
             names: RwLock::new(()),
             writers: Writers::default(),
@@ -387,7 +389,8 @@ fn give_back(shared: &Shared, client: ClientId, handles: &Handles) {
             false => shared.fs.release(ctx, open.inode, 0, handle, false, false, None),
         };
     }
-    shared.fs.batch_forget(ctx, shared.paths.leave(client));
+    let known = shared.paths.leave(client);
+    shared.fs.batch_forget(ctx, known.into_iter().map(|inode| (inode, 1)).collect());
 }
 
 /// Where no client asks.
@@ -418,8 +421,15 @@ pub(crate) fn finish<T>(permit: Permit<'_>, outcome: io::Result<T>) -> io::Resul
 
 /// How many descriptors are for clients: one for each node they know, one for each open handle.
 fn client_descriptors() -> u64 {
-    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    limit.saturating_sub(RESERVED_DESCRIPTORS)
+    descriptors().saturating_sub(RESERVED_DESCRIPTORS + open_dirs())
+}
+
+fn open_dirs() -> u64 {
+    (descriptors() / 16).min(MAX_OPEN_DIRS)
+}
+
+fn descriptors() -> u64 {
+    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 impl<I> fmt::Debug for InterceptedFs<I> {

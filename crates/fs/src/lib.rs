@@ -9,6 +9,7 @@ mod handles;
 mod host_file;
 mod in_flight;
 mod intercepted;
+mod look_again;
 mod mutations;
 mod names;
 mod operations;

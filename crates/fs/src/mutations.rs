@@ -16,7 +16,7 @@ use crate::handles::{Handle, Writable};
 use crate::host_file::{self, Opened};
 use crate::intercepted::{InterceptedFs, finish, has, read_only};
 use crate::names::check_name;
-use crate::paths::Found;
+use crate::paths::{Found, Told};
 
 /// How long a file that was closed may still seem open.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             Ok(created) => created,
             Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
         };
-        self.shared.paths.made(self.client, (parent, name.to_bytes()), Found::of(&entry))?;
+        self.remember_made(ctx, (parent, name), &entry)?;
         if let Some(handle) = handle {
             self.handles.opened(handle, entry.inode);
             let file = host_file::id_behind_handle(&self.shared.fs, ctx, entry.inode, handle)?;
@@ -181,9 +181,36 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
             Ok(entry) => entry,
             Err(error) => return Err(self.not_made(ctx, (parent, name), permit, error)),
         };
-        self.shared.paths.made(self.client, (parent, name.to_bytes()), Found::of(&entry))?;
+        self.remember_made(ctx, (parent, name), &entry)?;
         permit.done();
         Ok(entry)
+    }
+
+    fn remember_made(
+        &self,
+        ctx: Context,
+        (parent, name): (u64, &CStr),
+        entry: &Entry,
+    ) -> io::Result<()> {
+        let name = (parent, name.to_bytes());
+        match self.shared.paths.made(self.client, name, Found::of(entry)) {
+            Ok(told) => {
+                self.hold_once(ctx, entry.inode, told);
+                Ok(())
+            }
+            Err(error) => {
+                self.shared.fs.forget(ctx, entry.inode, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// The filesystem below counts each time that it tells of a file. Here it is counted how often
+    /// each client was told; below, one count for each of them is enough.
+    pub(crate) fn hold_once(&self, ctx: Context, inode: u64, told: Told) {
+        if told == Told::Again {
+            self.shared.fs.forget(ctx, inode, 1);
+        }
     }
 
     /// Making a name failed, which can also happen after it was made. Then nothing is said about

@@ -74,6 +74,9 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
 
     fn lookup(&self, ctx: Context, parent: u64, name: &CStr) -> io::Result<Entry> {
         check_name(name)?;
+        if let Some(entry) = self.look_again(ctx, parent, name) {
+            return Ok(entry);
+        }
         self.give_way();
         loop {
             let since = self.shared.paths.since();
@@ -83,8 +86,11 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
             }
             let name = (parent, name.to_bytes());
             match self.shared.paths.found(self.client, since, name, Found::of(&entry)) {
-                Ok(true) => return Ok(entry),
-                Ok(false) => self.shared.fs.forget(ctx, entry.inode, 1),
+                Ok(Some(told)) => {
+                    self.hold_once(ctx, entry.inode, told);
+                    return Ok(entry);
+                }
+                Ok(None) => self.shared.fs.forget(ctx, entry.inode, 1),
                 Err(error) => {
                     self.shared.fs.forget(ctx, entry.inode, 1);
                     return Err(error);
@@ -94,9 +100,8 @@ impl<I: WriteInterceptor> FileSystem for InterceptedFs<I> {
     }
 
     fn forget(&self, ctx: Context, inode: u64, count: u64) {
-        match self.shared.paths.forget(self.client, inode, count) {
-            0 => {} // the root, which all have, or forged
-            known => self.shared.fs.forget(ctx, inode, known),
+        if self.shared.paths.forget(self.client, inode, count) {
+            self.shared.fs.forget(ctx, inode, 1);
         }
     }
 

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use virtiofsd::filesystem::Entry;
 
 use crate::intercepted::is_dir;
+use crate::look_again::OpenDir;
 use crate::names::bad_descriptor;
 
 type Map<K, V> = std::collections::HashMap<K, V, foldhash::fast::RandomState>;
@@ -54,6 +55,8 @@ pub(crate) struct PathMap {
     count: AtomicUsize,
     /// There cannot be more.
     limit: AtomicUsize,
+    /// So many directories are kept open to look at names in them.
+    max_open_dirs: usize,
     /// What clients can do about it.
     crowded: RwLock<Vec<(ClientId, Crowded)>>,
 }
@@ -61,6 +64,8 @@ pub(crate) struct PathMap {
 #[derive(Debug)]
 struct Tables {
     nodes: Map<u64, Node>,
+    /// Those that were opened, of which some may be gone.
+    open_dirs: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +81,8 @@ struct Node {
     children: Map<Arc<[u8]>, u64>,
     /// Places of other nodes in this one, which need it for their paths.
     pins: usize,
+    /// Of a directory in which known names were looked for again.
+    open: Option<Arc<OpenDir>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +106,23 @@ impl Found {
     }
 }
 
+/// Whether a client has heard of something before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    First,
+    Again,
+}
+
+/// What a name stood for when a client was last told of it.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) inode: u64,
+    /// Its inode number on the host.
+    pub(crate) number: u64,
+    /// The directory, if it is open.
+    pub(crate) dir: Option<Arc<OpenDir>>,
+}
+
 /// When a lookup began.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Since(u64);
@@ -109,23 +133,24 @@ pub(crate) struct Renaming<'a>(&'a PathMap);
 
 impl PathMap {
     /// With the inode number of the root.
-    pub(crate) fn new(number: u64) -> Self {
+    pub(crate) fn new(number: u64, max_open_dirs: usize) -> Self {
         Self {
             tables: RwLock::new(Tables::new(number)),
             renaming: AtomicU32::new(0),
             renames: AtomicU64::new(0),
             count: AtomicUsize::new(1),
             limit: AtomicUsize::new(usize::MAX),
+            max_open_dirs,
             crowded: RwLock::default(),
         }
     }
 
-    /// A client has gone; what it had not forgotten, and how often it was told of it.
-    pub(crate) fn leave(&self, client: ClientId) -> Vec<(u64, u64)> {
+    /// A client has gone; what it had not forgotten.
+    pub(crate) fn leave(&self, client: ClientId) -> Vec<u64> {
         self.crowded.write().retain(|(of, _)| *of != client);
         let mut tables = self.tables.write();
         let known = tables.known_to(client);
-        for (inode, _) in &known {
+        for inode in &known {
             tables.forgotten(*inode, client);
         }
         self.count.store(tables.nodes.len(), Ordering::Relaxed);
@@ -162,7 +187,39 @@ impl PathMap {
         }
     }
 
-    /// A client was told that a name stands for an inode. `false` if a rename came in between, and
+    /// What a name stands for that the client was told of.
+    pub(crate) fn known(&self, client: ClientId, parent: u64, name: &[u8]) -> Option<Known> {
+        let tables = self.tables.read();
+        let dir = tables.nodes.get(&parent)?;
+        let inode = *dir.children.get(name)?;
+        let node = tables.nodes.get(&inode)?;
+        node.of(client)?;
+        Some(Known { inode, number: node.number, dir: dir.open.clone() })
+    }
+
+    /// The client is told once more of something it knows. `false`: it has forgotten it meanwhile.
+    pub(crate) fn told_again(&self, client: ClientId, inode: u64) -> bool {
+        let tables = self.tables.read();
+        let lookups = tables.nodes.get(&inode).and_then(|node| node.of(client));
+        lookups.map(|lookups| lookups.fetch_add(1, Ordering::Relaxed)).is_some()
+    }
+
+    /// Keeps a directory open for as long as it is known, or until there are too many.
+    pub(crate) fn keep_open(&self, inode: u64, dir: OpenDir) -> Arc<OpenDir> {
+        let dir = Arc::new(dir);
+        let mut tables = self.tables.write();
+        if tables.open_dirs.len() >= self.max_open_dirs {
+            tables.close_dirs();
+        }
+        if let Some(node) = tables.nodes.get_mut(&inode)
+            && node.open.replace(Arc::clone(&dir)).is_none()
+        {
+            tables.open_dirs.push(inode);
+        }
+        dir
+    }
+
+    /// A client was told that a name stands for an inode. `None` if a rename came in between, and
     /// the host has to be asked again.
     pub(crate) fn found(
         &self,
@@ -170,7 +227,7 @@ impl PathMap {
         since: Since,
         (parent, name): (u64, &[u8]),
         found: Found,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Option<Told>> {
         let inode = found.inode;
         {
             let tables = self.tables.read();
@@ -180,18 +237,18 @@ impl PathMap {
                 || tables.child(parent, name) == Some(inode);
             if is_known && let Some(lookups) = node.and_then(|node| node.of(client)) {
                 lookups.fetch_add(1, Ordering::Relaxed);
-                return Ok(true);
+                return Ok(Some(Told::Again));
             }
         }
         let mut tables = self.tables.write();
         if self.renaming.load(Ordering::SeqCst) > 0
             || self.renames.load(Ordering::SeqCst) != since.0
         {
-            return Ok(false);
+            return Ok(None);
         }
-        tables.add(client, (parent, name), found)?;
+        let told = tables.add(client, (parent, name), found)?;
         self.counted(&tables);
-        Ok(true)
+        Ok(Some(told))
     }
 
     /// A client was told of a name that was just made, while no rename could touch it.
@@ -200,11 +257,11 @@ impl PathMap {
         client: ClientId,
         (parent, name): (u64, &[u8]),
         found: Found,
-    ) -> io::Result<()> {
+    ) -> io::Result<Told> {
         let mut tables = self.tables.write();
-        tables.add(client, (parent, name), found)?;
+        let told = tables.add(client, (parent, name), found)?;
         self.counted(&tables);
-        Ok(())
+        Ok(told)
     }
 
     pub(crate) fn when_crowded(&self, client: ClientId, limit: usize, tell: Crowded) {
@@ -266,25 +323,28 @@ impl PathMap {
         Renaming(self)
     }
 
-    /// As often as the client was told of it: what others know is not its business. Says how often.
-    pub(crate) fn forget(&self, client: ClientId, inode: u64, count: u64) -> u64 {
+    /// As often as the client was told of it: what others know is not its business. `true`: it knows
+    /// nothing of it any more.
+    pub(crate) fn forget(&self, client: ClientId, inode: u64, count: u64) -> bool {
         let before = {
             let tables = self.tables.read();
             let lookups = tables.nodes.get(&inode).and_then(|node| node.of(client));
-            let Some(lookups) = lookups else { return 0 };
+            let Some(lookups) = lookups else { return false }; // the root, which all have, or forged
             let less = |lookups: u64| Some(lookups.saturating_sub(count));
             lookups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).unwrap_or(0)
         };
-        if before <= count {
-            let mut tables = self.tables.write();
-            // Somebody may have been told again meanwhile.
-            let lookups = tables.nodes.get(&inode).and_then(|node| node.of(client));
-            if lookups.is_some_and(|lookups| lookups.load(Ordering::Relaxed) == 0) {
-                tables.forgotten(inode, client);
-            }
+        if before > count {
+            return false;
+        }
+        let mut tables = self.tables.write();
+        // It may have been told again meanwhile.
+        let lookups = tables.nodes.get(&inode).and_then(|node| node.of(client));
+        let is_forgotten = lookups.is_some_and(|lookups| lookups.load(Ordering::Relaxed) == 0);
+        if is_forgotten {
+            tables.forgotten(inode, client);
             self.count.store(tables.nodes.len(), Ordering::Relaxed);
         }
-        before.min(count)
+        is_forgotten
     }
 }
 
@@ -335,7 +395,7 @@ impl Drop for Renaming<'_> {
 impl Tables {
     fn new(number: u64) -> Self {
         let root = Node { is_dir: true, number, ..Node::default() };
-        Self { nodes: Map::from_iter([(ROOT, root)]) }
+        Self { nodes: Map::from_iter([(ROOT, root)]), open_dirs: Vec::new() }
     }
 
     fn child(&self, parent: u64, name: &[u8]) -> Option<u64> {
@@ -369,21 +429,33 @@ impl Tables {
         client: ClientId,
         (parent, name): (u64, &[u8]),
         Found { inode, is_dir, number }: Found,
-    ) -> io::Result<()> {
+    ) -> io::Result<Told> {
         if !self.nodes.contains_key(&parent) || inode == ROOT {
             return Err(bad_descriptor());
         }
         let node = self.nodes.entry(inode).or_default();
         node.is_dir = is_dir;
         node.number = number;
-        match node.of(client) {
+        let told = match node.of(client) {
             Some(lookups) => {
                 lookups.fetch_add(1, Ordering::Relaxed);
+                Told::Again
             }
-            None => node.lookups.push((client, AtomicU64::new(1))),
-        }
+            None => {
+                node.lookups.push((client, AtomicU64::new(1)));
+                Told::First
+            }
+        };
         self.attach(parent, name, inode);
-        Ok(())
+        Ok(told)
+    }
+
+    fn close_dirs(&mut self) {
+        for inode in std::mem::take(&mut self.open_dirs) {
+            if let Some(node) = self.nodes.get_mut(&inode) {
+                node.open = None;
+            }
+        }
     }
 
     /// From now on, the name stands for the inode, and for nothing else.
@@ -479,12 +551,10 @@ impl Tables {
         }
     }
 
-    /// What this client was told of, and how often.
-    fn known_to(&self, client: ClientId) -> Vec<(u64, u64)> {
-        let lookups = |(&inode, node): (&u64, &Node)| {
-            node.of(client).map(|lookups| (inode, lookups.load(Ordering::Relaxed)))
-        };
-        self.nodes.iter().filter_map(lookups).collect()
+    /// What this client was told of.
+    fn known_to(&self, client: ClientId) -> Vec<u64> {
+        let knows = |(_, node): &(&u64, &Node)| node.of(client).is_some();
+        self.nodes.iter().filter(knows).map(|(&inode, _)| inode).collect()
     }
 
     /// By this client.

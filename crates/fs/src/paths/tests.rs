@@ -5,7 +5,8 @@ use super::*;
 const ME: ClientId = ClientId(0);
 
 fn tell(map: &PathMap, parent: u64, name: &str, inode: u64, is_dir: bool) {
-    assert!(map.found(ME, map.since(), (parent, name.as_bytes()), found(inode, is_dir)).unwrap());
+    let name = (parent, name.as_bytes());
+    assert!(map.found(ME, map.since(), name, found(inode, is_dir)).unwrap().is_some());
 }
 
 /// Whose number on the host is the same.
@@ -24,7 +25,7 @@ fn rename(map: &PathMap, from: (u64, &str), to: (u64, &str), exchange: bool) {
 
 /// `src` (2) with `main` (3) in it, and `doc` (4).
 fn sample() -> PathMap {
-    let map = PathMap::new(ROOT);
+    let map = PathMap::new(ROOT, 2);
     tell(&map, ROOT, "src", 2, true);
     tell(&map, 2, "main", 3, false);
     tell(&map, ROOT, "doc", 4, true);
@@ -132,10 +133,12 @@ fn parents_stay_as_long_as_their_children() {
 fn forgetting_counts() {
     let map = sample();
     tell(&map, 2, "main", 3, false);
-    map.forget(ME, 3, 1);
+    assert!(map.told_again(ME, 3));
+    assert!(!map.forget(ME, 3, 2));
     assert_eq!(path(&map, 3), "src/main");
-    map.forget(ME, 3, 7);
+    assert!(map.forget(ME, 3, 7));
     assert!(map.path(3).is_err());
+    assert!(!map.told_again(ME, 3));
 }
 
 #[test]
@@ -143,7 +146,7 @@ fn a_lookup_that_overlaps_a_rename_is_repeated() {
     let map = sample();
     let since = map.since();
     rename(&map, (ROOT, "src"), (4, "src"), false);
-    assert!(!map.found(ME, since, (ROOT, b"src"), found(2, true)).unwrap());
+    assert_eq!(map.found(ME, since, (ROOT, b"src"), found(2, true)).unwrap(), None);
     assert_eq!(path(&map, 2), "doc/src");
 }
 
@@ -160,10 +163,11 @@ fn a_circle_made_outside_is_no_endless_path() {
 fn what_one_client_forgets_the_others_still_know() {
     let map = sample();
     let other = ClientId(1);
-    assert!(map.found(other, map.since(), (2, b"main"), found(3, false)).unwrap());
-    assert_eq!(map.forget(other, 3, 7), 1, "more than it was told of");
-    assert_eq!(map.forget(other, 3, 1), 0);
-    assert_eq!(map.forget(other, 4, 1), 0, "it never heard of it");
+    let told = map.found(other, map.since(), (2, b"main"), found(3, false)).unwrap();
+    assert_eq!(told, Some(Told::First));
+    assert!(map.forget(other, 3, 7), "more than it was told of");
+    assert!(!map.forget(other, 3, 1));
+    assert!(!map.forget(other, 4, 1), "it never heard of it");
     assert_eq!(path(&map, 3), "src/main");
 }
 
@@ -171,23 +175,23 @@ fn what_one_client_forgets_the_others_still_know() {
 fn a_client_that_goes_takes_nothing_of_others_with_it() {
     let map = sample();
     let other = ClientId(1);
-    for _ in 0..2 {
-        assert!(map.found(other, map.since(), (2, b"main"), found(3, false)).unwrap());
-    }
-    assert!(map.found(other, map.since(), (ROOT, b"new"), found(9, false)).unwrap());
+    let told = [(2, "main", 3), (2, "main", 3), (ROOT, "new", 9)].map(|(parent, name, inode)| {
+        map.found(other, map.since(), (parent, name.as_bytes()), found(inode, false)).unwrap()
+    });
+    assert_eq!(told, [Told::First, Told::Again, Told::First].map(Some));
     let mut left = map.leave(other);
     left.sort_unstable();
-    assert_eq!(left, [(3, 2), (9, 1)]);
+    assert_eq!(left, [3, 9]);
     assert!(map.path(9).is_err());
     assert_eq!(path(&map, 3), "src/main");
-    assert_eq!(map.leave(other), []);
+    assert!(map.leave(other).is_empty());
     assert_eq!(map.leave(ME).len(), 3);
     assert_eq!(map.tables.read().nodes.len(), 1);
 }
 
 #[test]
 fn every_client_that_is_there_hears_of_crowds() {
-    let map = PathMap::new(ROOT);
+    let map = PathMap::new(ROOT, 2);
     let heard: [Arc<AtomicUsize>; 2] = Default::default();
     for (client, heard) in (0..).map(ClientId).zip(&heard) {
         let heard = Arc::clone(heard);
