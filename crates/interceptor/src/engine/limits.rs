@@ -52,7 +52,8 @@ impl UndoEngine {
         // undo does not go past, never a gap that it does not see.
         let mut counters = state.counters.lock();
         let evicted_up_to = counters.evicted_up_to.max(step.sequence);
-        let noted = Counters { evicted_up_to, ..*counters };
+        let mut noted: Counters = *counters;
+        noted.evicted_up_to = evicted_up_to;
         self.save_counters(&noted)?;
         store.discard(&step.dir, step.sequence).map_err(failed())?;
         *counters = noted;

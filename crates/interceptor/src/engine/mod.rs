@@ -263,17 +263,14 @@ impl UndoEngine {
     fn recorder<'s>(&self, state: &'s State) -> Result<&'s Recorder> {
         let step = state.open.as_ref().ok_or(UndoError::NoStepOpen)?;
         step.recorder_or_start(|| {
-            let mut counters = state.counters.lock();
             let header = Header {
                 id: step.id,
-                sequence: counters.next_sequence,
+                sequence: self.next_sequence(state)?,
                 kind: step.kind,
                 command: step.commands.join("\n"),
                 started_at: step.started_at,
                 purpose: Purpose::Step,
             };
-            counters.next_sequence = counters.next_sequence.saturating_add(1);
-            self.save_counters(&counters)?;
             Recorder::create(&self.workspace, header, Some(*self.limits.read()))
         })
     }
@@ -293,11 +290,7 @@ impl UndoEngine {
     }
 
     fn next_sequence(&self, state: &State) -> Result<u64> {
-        let mut counters = state.counters.lock();
-        let sequence = counters.next_sequence;
-        counters.next_sequence = sequence.saturating_add(1);
-        self.save_counters(&counters)?;
-        Ok(sequence)
+        state.counters.lock().take_sequence(|counters| self.save_counters(counters))
     }
 
     fn object_entry(&self, object: ObjectRef) -> Result<Option<Entry<'static>>> {

@@ -10,10 +10,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::background::{Background, Counted};
 use super::claim::{self, FORMAT_VERSION, Workdir};
+use super::counters::Counters;
 use super::lock::Lock;
 use super::reserve::Reserve;
 use super::{BarrierLog, RemadeLog, StepDir, sealed};
@@ -25,22 +26,6 @@ const RECOVERED: &str = "recovered";
 
 /// Seconds and nanoseconds, as a filesystem has them.
 pub(crate) type Time = (i64, u32);
-
-/// Numbers that are never given out twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Counters {
-    pub(crate) next_step: i64,
-    pub(crate) next_ambient: i64,
-    pub(crate) next_sequence: u64,
-    /// Steps up to here may be missing: undo cannot go past it.
-    pub(crate) evicted_up_to: u64,
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self { next_step: 1, next_ambient: -1, next_sequence: 1, evicted_up_to: 0 }
-    }
-}
 
 /// An open undo directory, locked by this process.
 pub(crate) struct Store {
@@ -254,7 +239,7 @@ impl Store {
     }
 
     pub(crate) fn save_counters(&self, counters: &Counters) -> io::Result<()> {
-        sealed::write(&self.root.join("counters"), counters, &self.probe, self.durable)
+        sealed::write(&self.root.join("counters"), &counters.to_keep(), &self.probe, self.durable)
     }
 
     /// For whoever opens the log next: nobody was there to hear of it.

@@ -4,6 +4,7 @@ mod background;
 mod barriers;
 mod changes;
 mod claim;
+mod counters;
 mod frame;
 mod journal;
 mod layout;
@@ -24,7 +25,8 @@ pub use claim::{Belonging, SOCKET, belonging, working_dir_of};
 pub(crate) use claim::{FORMAT_VERSION, check_workdir_file, is_current_format};
 pub(crate) use frame::{Damage, FrameReader, FrameWriter};
 pub(crate) use journal::{Journal, JournalReader};
-pub(crate) use layout::{Counters, Store, Time, Versioned, check_counters};
+pub(crate) use counters::Counters;
+pub(crate) use layout::{Store, Time, Versioned, check_counters};
 pub(crate) use loans::{Loan, LoanBook, Root};
 pub(crate) use pack::{Pack, PackReader};
 pub(crate) use record::{

@@ -117,7 +117,15 @@ impl Inversion<'_> {
             .map_err(UndoError::io("noting a remade file"))
     }
 
-    pub(super) fn put_back(&mut self, path: RelPath<'_>, number: u32, stamp: &Stamp) -> Result<()> {
+    /// `is_free`: the inverse before this one has emptied the place. Whoever takes it in this moment
+    /// makes the rename fail, as in the moment after a look.
+    pub(super) fn put_back(
+        &mut self,
+        path: RelPath<'_>,
+        is_free: bool,
+        number: u32,
+        stamp: &Stamp,
+    ) -> Result<()> {
         let object = self.objects.entry(number.to_string().into_bytes());
         let id = match self.recorder {
             // Whoever undoes or redoes has looked at all objects just now.
@@ -127,7 +135,7 @@ impl Inversion<'_> {
                 None => return Ok(()),
             },
         };
-        let found = self.find(path)?;
+        let found = if is_free { None } else { self.find(path)? };
         if found.as_ref().is_some_and(|found| found.id == id) {
             // It was about to be replaced, and never was: drop the second name.
             self.mutation()?;

@@ -71,6 +71,8 @@ pub(super) struct Inversion<'a> {
     resumed_at: Option<u64>,
     treatment: Treatment,
     report: Inverted,
+    /// The name that the last inverse has made free.
+    emptied: Option<RelPathBuf>,
 }
 
 impl<'a> Inversion<'a> {
@@ -125,6 +127,7 @@ impl<'a> Inversion<'a> {
             provenance: None,
             treatment,
             report: Inverted::default(),
+            emptied: None,
         })
     }
 
@@ -163,6 +166,7 @@ impl<'a> Inversion<'a> {
     }
 
     fn invert(&mut self, index: u64, record: &Record<'_>, marks: &Marks) -> Result<()> {
+        let emptied = self.emptied.take();
         match record {
             Record::Create { path, kind, .. } => {
                 if self.leaves(*kind == codeagent_common::EntryKind::Symlink) {
@@ -183,7 +187,8 @@ impl<'a> Inversion<'a> {
                 if self.leaves(stamp.is_symlink()) {
                     return Ok(());
                 }
-                self.put_back(*path, *object, stamp)
+                let is_free = emptied.is_some_and(|emptied| emptied.as_path() == *path);
+                self.put_back(*path, is_free, *object, stamp)
             }
             Record::Removed { path, meta, body } => {
                 if self.leaves(meta.stamp.is_symlink()) {

@@ -103,6 +103,7 @@ impl Inversion<'_> {
                 return Ok(());
             }
             self.remove(path, &found)?;
+            self.emptied = Some(path.to_buf());
             self.report.removed += 1;
             return Ok(());
         }
