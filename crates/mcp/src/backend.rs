@@ -87,6 +87,8 @@ pub struct BashEnd {
     pub cwd: Option<String>,
     /// One for each directory it changed.
     pub steps: Vec<StepSummary>,
+    /// What may help, if it failed because of its view.
+    pub hint: Option<String>,
     /// Why what it did cannot be undone, if it cannot.
     pub not_undoable: Option<String>,
     /// Protected paths it wanted to change, and did not.

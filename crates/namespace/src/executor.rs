@@ -28,7 +28,7 @@ pub struct WorkFolder<'a> {
     pub worker: Option<&'a Client>,
 }
 
-/// How a command sees the folders it may change.
+/// How a command sees the folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum View {
@@ -37,13 +37,16 @@ pub enum View {
     Transactional,
     /// What it does is seen by everybody at once, and recorded before it happens.
     Live,
+    /// The folders themselves, at the speed they have; the kernel refuses every change. There is no
+    /// step, because there is nothing to undo.
+    ReadOnly,
 }
 
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Finished {
     pub outcome: Outcome,
-    /// One for each folder, in their order; `None` for those that are read-only.
+    /// One for each folder, in their order; `None` for those that were read-only.
     pub steps: Vec<Option<FolderStep>>,
     pub view: View,
     /// Why it is not the view that was asked for.
@@ -291,7 +294,7 @@ impl Executor {
         mut steps: Steps<'w>,
         view: View,
     ) -> Result<Started<'w>, RunError> {
-        let started = self.spec(folders, &steps).and_then(|spec| {
+        let started = self.spec(folders, &steps, view).and_then(|spec| {
             Sandbox::start(&spec, |devices| {
                 steps.attach(devices, &self.live_options).map_err(RunError::from)
             })
@@ -302,7 +305,12 @@ impl Executor {
         }
     }
 
-    fn spec(&self, folders: &[WorkFolder<'_>], steps: &Steps<'_>) -> Result<Spec, RunError> {
+    fn spec(
+        &self,
+        folders: &[WorkFolder<'_>],
+        steps: &Steps<'_>,
+        view: View,
+    ) -> Result<Spec, RunError> {
         let surroundings = &self.surroundings;
         let undo_dirs = || steps.undo_dirs().map(HostPath::from);
         let in_folder = |path: &PathBuf| {
@@ -322,6 +330,7 @@ impl Executor {
             tmp: surroundings.tmp().into(),
             network: surroundings.network().clone(),
             limits: surroundings.limits(),
+            local_sockets: view != View::ReadOnly,
             nested_namespaces: surroundings.nested_namespaces(),
             program: self.program.clone(),
         })

@@ -21,6 +21,9 @@ pub struct Spec {
     pub tmp: HostPath,
     pub network: Network,
     pub limits: Limits,
+    /// Commands may make local sockets. In a folder that is bound, and be it read-only, those of the
+    /// host could be reached with them.
+    pub local_sockets: bool,
     /// Commands may make user namespaces of their own.
     pub nested_namespaces: bool,
     /// What runs commands: a program that begins with [`run_if_asked`](crate::run_if_asked).

@@ -30,7 +30,12 @@ pub struct Steps<'w>(Vec<Option<Step<'w>>>);
 
 impl<'w> Steps<'w> {
     pub fn open(folders: &[WorkFolder<'w>], label: &str, view: View) -> Result<Self, RunError> {
-        Self::each(folders, |worker| Step::open(worker, label, view))
+        let request = match view {
+            View::Transactional => StepRequest::staged_command(label),
+            View::Live => StepRequest::command(label),
+            View::ReadOnly => return Ok(Self(folders.iter().map(|_| None).collect())),
+        };
+        Self::each(folders, |worker| Step::open(worker, request.clone(), view))
     }
 
     /// For a command that others run beside: what it changes while none of them has a step is an
@@ -211,11 +216,8 @@ struct Step<'w> {
 }
 
 impl<'w> Step<'w> {
-    fn open(worker: &'w Client, label: &str, view: View) -> Result<Self, RunError> {
-        let id = worker.open_step(match view {
-            View::Transactional => StepRequest::staged_command(label),
-            View::Live => StepRequest::command(label),
-        })?;
+    fn open(worker: &'w Client, request: StepRequest, view: View) -> Result<Self, RunError> {
+        let id = worker.open_step(request)?;
         let mut step = Self::new(worker, Some(id));
         if view == View::Transactional {
             step.staging = Some(worker.stage().map_err(no_staging)?);

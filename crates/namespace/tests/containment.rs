@@ -6,7 +6,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -14,7 +14,7 @@ use codeagent_namespace::{Network, RunError, View};
 use codeagent_test_support::TempWorkspace;
 use common::{Session, as_ordinary_user_with_fuse, sh, shell};
 
-const VIEWS: [View; 2] = [View::Transactional, View::Live];
+const VIEWS: [View; 3] = [View::Transactional, View::Live, View::ReadOnly];
 
 /// A home with secrets and a tool in it.
 fn home() -> tempfile::TempDir {
@@ -205,6 +205,47 @@ fn sockets_of_daemons_are_not_there() {
     }
 }
 
+/// As git, editors and servers leave them there.
+#[test]
+fn sockets_of_the_host_in_the_folder_are_out_of_reach() {
+    reach_for_sockets_in_the_folder();
+}
+
+#[test]
+fn those_in_the_folder_of_an_ordinary_user_are_out_of_reach_too() {
+    as_ordinary_user_with_fuse(
+        "those_in_the_folder_of_an_ordinary_user_are_out_of_reach_too",
+        reach_for_sockets_in_the_folder,
+    );
+}
+
+fn reach_for_sockets_in_the_folder() {
+    for view in VIEWS {
+        let session = Session::new(|_| {}).seen(view);
+        let daemon = UnixListener::bind(session.workspace.path("stream")).unwrap();
+        daemon.set_nonblocking(true).unwrap();
+        let post = UnixDatagram::bind(session.workspace.path("datagrams")).unwrap();
+        post.set_nonblocking(true).unwrap();
+        let ran = session.run(
+            "python3 -c '
+import socket
+def attempt(f):
+    try: f(); print(\"reached\")
+    except OSError as error: print(\"refused\")
+def pair(kind): return socket.socketpair(socket.AF_UNIX, kind)[0]
+attempt(lambda: socket.socket(socket.AF_UNIX).connect(\"stream\"))
+attempt(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b\"x\", \"datagrams\"))
+attempt(lambda: pair(socket.SOCK_DGRAM).sendto(b\"x\", \"datagrams\"))
+attempt(lambda: pair(socket.SOCK_RAW).sendto(b\"x\", \"datagrams\"))
+attempt(lambda: pair(socket.SOCK_STREAM).connect(\"stream\"))
+attempt(lambda: pair(socket.SOCK_SEQPACKET).connect(\"stream\"))
+'",
+        );
+        assert_eq!(ran.stdout, "refused\n".repeat(6), "{view:?}: {ran:?}");
+        assert!(daemon.accept().is_err() && post.recv(&mut [0]).is_err(), "{view:?}");
+    }
+}
+
 #[test]
 fn processes_of_the_host_are_out_of_reach() {
     reach_for_processes();
@@ -264,6 +305,10 @@ attempt(\"abstract\", unix); attempt(\"tcp\", tcp)
 
 #[test]
 fn the_only_way_out_is_the_gateway_where_there_is_one() {
+    VIEWS.into_iter().for_each(go_out_through_the_gateway);
+}
+
+fn go_out_through_the_gateway(view: View) {
     use std::io::{Read, Write};
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("gateway");
@@ -277,7 +322,8 @@ fn the_only_way_out_is_the_gateway_where_there_is_one() {
     });
     let session = Session::with(TempWorkspace::new(), |policy| {
         policy.network = Network::Gateway { socket: socket.into(), host_loopback: false };
-    });
+    })
+    .seen(view);
     let ran = session.run(
         "python3 -c '
 import os,socket
@@ -285,7 +331,7 @@ host, port = os.environ[\"https_proxy\"].removeprefix(\"http://\").split(\":\")
 s = socket.create_connection((host, int(port))); s.sendall(b\"ping\"); print(s.makefile().read())
 '",
     );
-    assert_eq!(ran.stdout, "from the host\n", "{ran:?}");
+    assert_eq!(ran.stdout, "from the host\n", "{view:?}: {ran:?}");
     assert_eq!(&gateway.join().unwrap(), b"ping");
 }
 

@@ -217,7 +217,7 @@ fn files_of_the_system_that_are_not_for_everybody_are_empty() {
 /// Somebody works in the whole home.
 #[test]
 fn secrets_are_not_there_in_the_home_itself() {
-    for view in [View::Transactional, View::Live] {
+    for view in [View::Transactional, View::Live, View::ReadOnly] {
         let holder = outside_tmp();
         let home = holder.path().join("home");
         for secret in [".ssh/id", ".aws/credentials", ".config/gh/hosts.yml", ".netrc"] {

@@ -13,12 +13,11 @@ use std::time::Duration;
 
 use codeagent_common::{SafeguardDecision, SafeguardKind};
 use codeagent_interceptor::OnConflict;
-use codeagent_namespace::View;
 use codeagent_sandbox::SandboxError;
 use codeagent_sandbox::executor::IsolationChoice;
 use codeagent_sandbox::session::{
     AnsweredElsewhere, Asker, CommandReport, CommandRequest, DenyAll, Event, FolderOptions,
-    Question, Running, Session, SessionOptions,
+    Question, Running, Session, SessionOptions, ViewSetting,
 };
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
@@ -54,7 +53,7 @@ impl Office {
         let mut options = SessionOptions::new(workspaces.iter().map(folder).collect());
         options.program = Some(PROGRAM.into());
         options.isolation = IsolationChoice::Namespace;
-        options.view = View::Live;
+        options.view = ViewSetting::Live;
         options.persistent = false;
         options.share = true;
         options.watch.enabled = false;
@@ -188,7 +187,7 @@ fn a_denied_command_in_the_transactional_view_is_taken_back_beside_others_too() 
     eventually("it has written", || has_written(&workspace));
     let before = workspace.snapshot();
     let mut request = CommandRequest::shell("touch new; rm -rf d");
-    request.view = Some(View::Transactional);
+    request.view = Some(ViewSetting::Transactional);
     let denied = office.session.exec(&request, |_, _| {});
     assert!(matches!(denied, Err(SandboxError::Denied { .. })), "{denied:?}");
     assert_tree_eq(&before, &workspace.snapshot());

@@ -20,7 +20,7 @@ use codeagent_sandbox::classify::Class;
 use codeagent_sandbox::executor::{Isolation, IsolationChoice};
 use codeagent_sandbox::session::{
     Access, Asker, CommandReport, CommandRequest, Event, FileChange, FolderOptions, Question,
-    Session, SessionOptions, State,
+    Session, SessionOptions, State, ViewSetting,
 };
 use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
@@ -280,7 +280,7 @@ fn any_number_of_background_commands_run_at_once() {
     let rename = |from: &str, to: &str| FileChange::Rename { from: from.into(), to: to.into() };
     office.session.change_files("rename", &[rename("one", "uno")]).unwrap();
     let mut live = CommandRequest::shell("mv two due && cat uno/up");
-    live.view = Some(View::Live);
+    live.view = Some(ViewSetting::Live);
     let report = office.session.exec(&live, |_, _| {}).unwrap();
     assert_eq!((report.exit_code, report.view), (0, Some(View::Live)));
     for command in running {
@@ -412,7 +412,7 @@ fn what_waits_behind_a_question_is_bounded() {
         return skip("what_waits_behind_a_question_is_bounded", "/dev/fuse cannot be used");
     }
     let office = Office::with(TempWorkspace::with_fixture(fill), |options| {
-        options.view = View::Live;
+        options.view = ViewSetting::Live;
         options.safeguards.delete_threshold = Some(1);
         options.safeguards.max_held_operations = 0;
     });

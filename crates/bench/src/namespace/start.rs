@@ -16,7 +16,8 @@ const TIMES: u32 = 10;
 pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
     let scratch = place.scratch(64 << 20)?;
     let session = Session::new(&scratch, scratch.work(), "start")?;
-    let ways = Way::all();
+    let mut ways = Way::all();
+    ways.push(Way::Ours(View::ReadOnly));
     let mut times: Vec<Samples> = ways.iter().map(|_| Samples::default()).collect();
     for round in 0..repetitions * TIMES {
         for (way, samples) in ways.iter().zip(&mut times) {
@@ -35,6 +36,9 @@ pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
             Way::Ours(View::Transactional) => Row::time("start and stop, over native", over, bar),
             Way::Ours(View::Live) => {
                 Row::time("start and stop, live view, over native", over, Bar::None)
+            }
+            Way::Ours(View::ReadOnly) => {
+                Row::time("start and stop, read-only view, over native", over, Bar::None)
             }
             Way::OverlayAlone => {
                 Row::time("start and stop, an overlay alone, over native", over, Bar::None)

@@ -240,6 +240,9 @@ fn tell(command: &Command, ended: &Ended) -> Answer {
         text.push_str(&format!("[exit code {code}]\n"));
     }
     push_steps(&mut text, &end.steps, ended.several_directories);
+    if let Some(hint) = &end.hint {
+        text.push_str(&format!("[{hint}]\n"));
+    }
     if let Some(reason) = &end.not_undoable {
         text.push_str(&format!("[NOT undoable: {reason}]\n"));
     }

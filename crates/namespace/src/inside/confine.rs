@@ -175,12 +175,6 @@ const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
 pub(super) fn forbid_system_calls(nested_namespaces: bool) -> bool {
     let filters = || -> Result<Vec<BpfProgram>, seccompiler::Error> {
-        let refuse = |rules, errno: i32| -> Result<BpfProgram, seccompiler::Error> {
-            let arch = std::env::consts::ARCH.try_into()?;
-            let action = SeccompAction::Errno(errno as u32);
-            let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch)?;
-            Ok(filter.try_into()?)
-        };
         let mut programs = vec![without_x32(refuse(forbidden(nested_namespaces)?, libc::EPERM)?)];
         if !nested_namespaces {
             // Its flags are in memory, where a filter cannot look; the C library does without it.
@@ -192,6 +186,33 @@ pub(super) fn forbid_system_calls(nested_namespaces: bool) -> bool {
     filters().is_ok_and(|programs| {
         programs.iter().all(|program| seccompiler::apply_filter(program).is_ok())
     })
+}
+
+/// No socket that could be connected to one of the host. Pairs remain, but for those that can send to
+/// others than each other.
+pub(super) fn forbid_local_sockets() -> bool {
+    use SeccompCmpOp::{Eq, MaskedEq};
+    let filter = || -> Result<BpfProgram, seccompiler::Error> {
+        let when = |argument, operator, value| {
+            SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+        };
+        let local = SeccompRule::new(vec![when(0, Eq, libc::AF_UNIX as u64)?])?;
+        let mut rules = Rules::from([(libc::SYS_socket, vec![local])]);
+        // A raw one is one for datagrams.
+        for kind in [libc::SOCK_DGRAM, libc::SOCK_RAW] {
+            let pair = SeccompRule::new(vec![when(1, MaskedEq(0xf), kind as u64)?])?;
+            rules.entry(libc::SYS_socketpair).or_default().push(pair);
+        }
+        refuse(rules, libc::EPERM)
+    };
+    filter().is_ok_and(|program| seccompiler::apply_filter(&program).is_ok())
+}
+
+fn refuse(rules: Rules, errno: i32) -> Result<BpfProgram, seccompiler::Error> {
+    let arch = std::env::consts::ARCH.try_into()?;
+    let action = SeccompAction::Errno(errno as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch)?;
+    Ok(filter.try_into()?)
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;

@@ -174,8 +174,12 @@ fn settle(
         Network::Gateway { .. } => Some(gateway::listen().context(context)?),
         Network::Disabled | Network::Open => None,
     };
-    let confinement = confine::confine(spec).context("confining commands")?;
+    let mut confinement = confine::confine(spec).context("confining commands")?;
     gateway.map_or(Ok(()), gateway::serve).context(context)?;
+    if !spec.local_sockets {
+        // The threads of the gateway are there already, and need them.
+        confinement.seccomp &= confine::forbid_local_sockets();
+    }
     Ok(confinement)
 }
 

@@ -1,5 +1,8 @@
 //! What a command line probably does: for annotations, histories and events. It protects nothing.
+//! Whether it certainly only reads ([`ReadingJudge`]): for the choice of a view.
 
+mod certain;
+mod only_reads;
 mod sanitise;
 mod split;
 
@@ -7,6 +10,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
+pub use only_reads::{ReadingJudge, is_harmless_variable};
 pub use sanitise::refuse;
 use split::{Simple, split};
 

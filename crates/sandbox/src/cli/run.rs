@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use codeagent_control::{Cause, Order, Stream};
+use codeagent_namespace::View;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -191,6 +192,12 @@ pub(crate) fn sum_up(report: &CommandReport, names: &Names) {
     // Where nothing was recorded at all, that was said before it began.
     if let Some(reason) = report.not_undoable.as_ref().filter(|_| !report.directories.is_empty()) {
         notice(&format!("what it did CANNOT be undone: {reason}"));
+    }
+    if let Some(hint) = &report.hint {
+        notice(hint);
+    }
+    if report.view == Some(View::ReadOnly) {
+        notice(&format!("nothing changed ({}, read-only view)", report.isolation));
     }
     let several = report.directories.len() > 1;
     for directory in &report.directories {

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use codeagent_namespace::View;
 use codeagent_network::Rule;
 use codeagent_vm::Backend;
 use rustix::fs::access;
@@ -16,7 +15,9 @@ use super::text;
 use crate::error::{Result, SandboxError};
 use crate::executor::{Isolation, IsolationChoice};
 use crate::policy::{BadPattern, Pattern};
-use crate::session::{Access, FolderInfo, FolderOptions, NetworkChoice, Session, SessionOptions};
+use crate::session::{
+    Access, FolderInfo, FolderOptions, NetworkChoice, Session, SessionOptions, ViewSetting,
+};
 use crate::{config, places};
 
 #[derive(Debug, Clone, Args)]
@@ -37,9 +38,9 @@ pub(crate) struct SessionArguments {
     /// What carries the folders to a guest
     #[arg(long, value_enum)]
     pub(crate) backend: Option<BackendArgument>,
-    /// When changes reach the folders
+    /// How commands see the folders
     #[arg(long, value_enum)]
-    pub(crate) view: Option<ViewArgument>,
+    pub(crate) view: Option<ViewSetting>,
     /// What commands can reach
     #[arg(long, value_enum)]
     pub(crate) network: Option<NetworkChoice>,
@@ -56,23 +57,6 @@ pub(crate) struct SessionArguments {
     /// The configuration to use in place of the user's
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ViewArgument {
-    /// When the command has ended, all at once; if it fails to, none of them
-    Transactional,
-    /// As they happen
-    Live,
-}
-
-impl From<ViewArgument> for View {
-    fn from(view: ViewArgument) -> Self {
-        match view {
-            ViewArgument::Transactional => Self::Transactional,
-            ViewArgument::Live => Self::Live,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -132,7 +116,7 @@ impl SessionArguments {
         options.share = true;
         options.isolation = self.isolation.unwrap_or(options.isolation);
         options.vm.backend = self.backend.map_or(options.vm.backend, Backend::from);
-        options.view = self.view.map_or(options.view, View::from);
+        options.view = self.view.unwrap_or(options.view);
         options.network = match self.network {
             Some(network) => network,
             None if !self.allow_host.is_empty() => NetworkChoice::Allowlist,
@@ -163,9 +147,10 @@ impl SessionArguments {
         (folder.path != current).then_some(&folder.path)
     }
 
-    /// In a guest and on the host there is only one view. Says so to whoever named the other.
+    /// In a guest and on the host there is only the live view. Says so to whoever named the
+    /// transactional one; to whoever named the read-only one, commands are refused.
     pub(crate) fn tell_of_view(&self, session: &Session) -> Result<()> {
-        if self.view != Some(ViewArgument::Transactional) {
+        if self.view != Some(ViewSetting::Transactional) {
             return Ok(());
         }
         if let Some(isolation @ (Isolation::Vm | Isolation::Host)) = session.status()?.isolation {

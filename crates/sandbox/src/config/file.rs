@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use codeagent_common::{ExternalModificationPolicy, OverLimitPolicy};
-use codeagent_namespace::View;
 use codeagent_network::Rule;
 use codeagent_vm::{Accelerator, Backend};
 use serde::Deserialize;
@@ -12,7 +11,7 @@ use serde::Deserialize;
 use crate::classify::Lists;
 use crate::executor::IsolationChoice;
 use crate::policy::Pattern;
-use crate::session::{NetworkChoice, SessionOptions};
+use crate::session::{NetworkChoice, SessionOptions, ViewSetting};
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -32,7 +31,7 @@ pub struct FileConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct Sandbox {
     pub isolation: Option<IsolationChoice>,
-    pub view: Option<View>,
+    pub view: Option<ViewSetting>,
     pub network: Option<NetworkChoice>,
     pub allow_hosts: Vec<Rule>,
     pub persistent: Option<bool>,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use codeagent_namespace::{Executor as Namespaces, Policy, Surroundings, View};
+use codeagent_namespace::{Executor as Namespaces, Policy, Surroundings, View, ViewChoice};
 
 use super::{Executor, Isolation, Ran, Work};
 use crate::error::{Result, SandboxError};
@@ -37,7 +37,8 @@ impl Executor for NamespaceExecutor {
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
         let Work { folders, exec, view, background, orders, output, shared: _, warn, .. } = work;
-        let finished = if background {
+        // Whoever asked for a view in which nothing can be changed gets no other.
+        let finished = if background && view != ViewChoice::Only(View::ReadOnly) {
             self.namespaces.run_in_background(folders, exec, orders, output)
         } else {
             self.namespaces.run_and_tell(folders, exec, view, orders, output, |view, why_not| {
@@ -49,6 +50,9 @@ impl Executor for NamespaceExecutor {
                     View::Transactional => format!(
                         "changes are seen only when the command has ended, because the live view \
                          cannot be had: {why_not}"
+                    ),
+                    View::ReadOnly => format!(
+                        "nothing can be changed, because no other view can be had: {why_not}"
                     ),
                 });
             })

@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::event::Event;
 use super::lane::{Patience, Turn};
 use super::questions::Questions;
+use super::view::{Refusals, ViewSetting};
 use super::{Active, Session};
 use crate::classify;
 use crate::error::{Result, SandboxError};
@@ -56,6 +57,8 @@ impl Orders {
 #[derive(Debug, Clone)]
 pub struct CommandRequest {
     pub command: CommandLine,
+    /// The line that it is about, if the rest of it only sees that line through.
+    pub script: Option<String>,
     /// What the history calls it, in place of the command line.
     pub label: Option<String>,
     /// Where it begins; the first working directory if not given.
@@ -68,7 +71,7 @@ pub struct CommandRequest {
     pub takes_input: bool,
     pub timeout: Option<Duration>,
     /// As the session has it, if not given.
-    pub view: Option<View>,
+    pub view: Option<ViewSetting>,
     /// Refuse a line that nobody means well with, or that cannot work in a sandbox, before it runs.
     pub is_checked: bool,
     /// Others run meanwhile: in the live view, its changes are ambient steps.
@@ -79,6 +82,7 @@ impl CommandRequest {
     pub fn new(command: CommandLine) -> Self {
         Self {
             command,
+            script: None,
             label: None,
             cwd: None,
             env: BTreeMap::new(),
@@ -133,6 +137,8 @@ pub struct CommandReport {
     pub view: Option<View>,
     /// Why it is not the view that was asked for.
     pub other_view: Option<String>,
+    /// What may help, if it failed because of its view.
+    pub hint: Option<String>,
     /// What it did to the folders can be undone.
     pub undoable: bool,
     /// Why it cannot.
@@ -396,20 +402,29 @@ impl Session {
                 worker: keeper.as_ref().map(|keeper| keeper.client()),
             })
             .collect();
+        let isolation = active.executor.isolation();
+        let view = self.choose_view(request, isolation, workers)?;
         let keepers = super::keepers_of(&active.folders)?;
         let shared = super::shared(&active.folders, &keepers);
         let warn = |message| self.bus.tell(&Event::Warning { directory: None, message });
         // What it takes to begin is not the command's time.
         active.executor.begin(&shared, &warn, cancel)?;
         asks.begins(request.timeout);
+        let mut refusals = Refusals::default();
+        let mut heard = |stream, bytes: &[u8]| {
+            if view.only_reads {
+                refusals.hear(stream, bytes);
+            }
+            output(stream, bytes);
+        };
         let ran = active.executor.run(Work {
             folders: &folders,
             shared: &shared,
             exec: request.exec(),
-            view: self.views(request.view.unwrap_or(self.options.view)),
+            view: view.choice,
             background: request.background,
             orders,
-            output,
+            output: &mut heard,
             warn: &warn,
             cancel,
         });
@@ -419,6 +434,9 @@ impl Session {
             let _ = super::keepers_of(&active.folders);
         }
         let mut report = report(id, active, ran?)?;
+        if report.exit_code != 0 && refusals.were_told() {
+            report.hint = Some(self.wanted_to_write());
+        }
         if request.background {
             // It has no step of its own that would tell.
             for directory in &mut report.directories {
@@ -459,6 +477,7 @@ fn report(id: u64, active: &Active, ran: Ran) -> Result<CommandReport> {
         isolation: active.executor.isolation(),
         view: ran.view,
         other_view: ran.other_view,
+        hint: None,
         undoable: ran.not_undoable.is_none(),
         not_undoable: ran.not_undoable,
         confined: ran.confined,

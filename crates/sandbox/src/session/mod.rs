@@ -20,6 +20,7 @@ mod network;
 mod options;
 mod questions;
 mod status;
+mod view;
 mod watch;
 
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use codeagent_common::{CancelToken, ExternalModificationPolicy, RelPathBuf};
-use codeagent_namespace::{Keep, Network, Policy, ViewChoice};
+use codeagent_namespace::{Keep, Network, Policy};
 use codeagent_network::{Gate, Rule};
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -41,8 +42,9 @@ pub use options::{
     WatchOptions,
 };
 pub use status::{FolderStatus, SessionStatus, State};
+pub use view::ViewSetting;
 
-use crate::classify::Classifier;
+use crate::classify::{Classifier, ReadingJudge};
 use crate::error::{Result, SandboxError};
 use crate::executor::{
     Chosen, Executor, GuestNetwork, Isolation, SharedFolder, Wanted, choose, forget_guest,
@@ -80,6 +82,9 @@ pub struct Session {
     ended: Condvar,
     next_command: AtomicU64,
     classifier: Classifier,
+    judge: ReadingJudge,
+    /// A command that was taken for a reading one was not: none is any more.
+    reading_failed: AtomicBool,
 }
 
 struct SharedAskerBox(SharedAsker);
@@ -122,6 +127,8 @@ impl Session {
         };
         Ok(Arc::new(Self {
             classifier: Classifier::new(&options.lists),
+            judge: ReadingJudge::new(&options.lists),
+            reading_failed: AtomicBool::new(false),
             guard: Guard::new(&options.rules).map_err(bad)?,
             options,
             bus: Bus::default(),
@@ -291,7 +298,10 @@ impl Session {
         policy.readable.clone_from(&options.readable);
         // The histories of all folders are in there, but for those that have a place of their own.
         policy.hidden.extend(places::own_dir());
-        policy.hidden.extend(folders.iter().map(|folder| folder.undo_dir.clone()));
+        for folder in folders {
+            // Under the name that commands could find it by, too.
+            policy.hidden.extend([places::planned(&folder.undo_dir)?, folder.undo_dir.clone()]);
+        }
         Ok(policy)
     }
 
@@ -361,13 +371,6 @@ impl Session {
 
     pub(crate) fn active(&self) -> Result<Arc<Active>> {
         self.active.read().clone().ok_or(SandboxError::NotRunning)
-    }
-
-    fn views(&self, wanted: codeagent_namespace::View) -> ViewChoice {
-        match wanted {
-            codeagent_namespace::View::Transactional => ViewChoice::Auto,
-            codeagent_namespace::View::Live => ViewChoice::AutoLive,
-        }
     }
 }
 

@@ -6,11 +6,12 @@ use std::time::Duration;
 use codeagent_common::{
     ExternalModificationPolicy, ResourceLimits, SafeguardConfig, SymlinkPolicy,
 };
-use codeagent_namespace::{Limits, View};
+use codeagent_namespace::Limits;
 use codeagent_network::Rule;
 use codeagent_vm::{Accelerator, Backend};
 use serde::{Deserialize, Serialize};
 
+use super::view::ViewSetting;
 use crate::classify::Lists;
 use crate::executor::IsolationChoice;
 use crate::policy::{PathRules, Pattern};
@@ -23,7 +24,7 @@ pub struct SessionOptions {
     /// One to eight; commands begin in the first.
     pub folders: Vec<FolderOptions>,
     pub isolation: IsolationChoice,
-    pub view: View,
+    pub view: ViewSetting,
     pub network: NetworkChoice,
     /// What can be reached with [`NetworkChoice::Allowlist`].
     pub allow_hosts: Vec<Rule>,
@@ -63,7 +64,7 @@ impl SessionOptions {
         Self {
             folders,
             isolation: IsolationChoice::Auto,
-            view: View::Transactional,
+            view: ViewSetting::Auto,
             network: NetworkChoice::Open,
             allow_hosts: Vec::new(),
             persistent: true,

@@ -5,12 +5,11 @@ use std::sync::atomic::Ordering;
 
 use codeagent_common::StepId;
 use codeagent_interceptor::StoreStatus;
-use codeagent_namespace::View;
 use codeagent_vm::Backend;
 use serde::Serialize;
 
 use super::folder::Keeper;
-use super::{Access, Session};
+use super::{Access, Session, ViewSetting};
 use crate::error::{Result, SandboxError};
 use crate::executor::Isolation;
 
@@ -29,7 +28,8 @@ pub struct SessionStatus {
     pub isolation: Option<Isolation>,
     /// What would have been better, and why it could not be had.
     pub passed_over: Vec<(Isolation, String)>,
-    pub view: View,
+    /// What was asked for.
+    pub view: ViewSetting,
     /// What carries the folders, if there is a guest.
     pub backend: Backend,
     pub commands: Vec<u64>,

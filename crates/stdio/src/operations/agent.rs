@@ -65,6 +65,9 @@ pub struct Executed {
     pub duration_ms: u64,
     /// One for each directory it changed.
     pub steps: Vec<StepSummary>,
+    /// What may help, if it failed because of its view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
     /// Why what it did cannot be undone, if it cannot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_undoable: Option<String>,

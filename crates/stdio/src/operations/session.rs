@@ -94,14 +94,18 @@ pub enum Isolation {
     Host,
 }
 
-/// How commands see a folder.
+/// How commands see the folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum View {
+    /// Read-only for a command that is known to only read, transactional for others.
+    Auto,
     /// Nothing reaches the folder before the command has ended.
     Transactional,
     /// Everybody sees changes at once.
     Live,
+    /// Changes are refused, and there is no step.
+    ReadOnly,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -82,6 +82,7 @@ fn executed(exit_code: i32) -> Executed {
         cancelled: false,
         duration_ms: 0,
         steps: vec![],
+        hint: None,
         not_undoable: None,
         refused_paths: vec![],
         changed_meanwhile: vec![],

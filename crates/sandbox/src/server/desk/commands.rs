@@ -46,6 +46,7 @@ impl Desk {
             cancelled: report.cause == Cause::Cancelled,
             duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
             steps: steps(&session, &report),
+            hint: report.hint.clone(),
             not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
             changed_meanwhile: changed_meanwhile(&report),

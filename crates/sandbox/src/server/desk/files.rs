@@ -1,7 +1,6 @@
 //! `fs.*`
 
 use codeagent_common::ByteString;
-use codeagent_namespace::View;
 use codeagent_stdio::operations::{
     FileContent, FsList, FsRead, FsStatus, FsStatusQuery, Listing, ListingEntry,
 };
@@ -12,7 +11,7 @@ use codeagent_vm::Backend;
 use super::{Desk, failure, within};
 use crate::error::SandboxError;
 use crate::executor::Isolation;
-use crate::session::FolderInfo;
+use crate::session::{FolderInfo, ViewSetting};
 
 impl Desk {
     pub(crate) fn list(&self, request: FsList) -> Outcome<Listing> {
@@ -56,17 +55,18 @@ impl Desk {
     }
 }
 
-/// What commands see the folders through.
+/// What commands see the folders through, unless they are known to only read.
 pub(crate) fn front_end(
     isolation: Option<Isolation>,
-    view: View,
+    view: ViewSetting,
     backend: Backend,
 ) -> &'static str {
     match (isolation, view) {
         (Some(Isolation::Host) | None, _) => "none",
         (Some(Isolation::Vm), _) => backend.name(),
-        (Some(Isolation::Namespace), View::Transactional) => "overlay",
-        (Some(Isolation::Namespace), View::Live) => "fuse",
+        (Some(Isolation::Namespace), ViewSetting::Auto | ViewSetting::Transactional) => "overlay",
+        (Some(Isolation::Namespace), ViewSetting::Live) => "fuse",
+        (Some(Isolation::Namespace), ViewSetting::ReadOnly) => "bind",
     }
 }
 
@@ -85,12 +85,12 @@ mod tests {
 
     #[test]
     fn what_commands_see_the_folders_through_has_a_name() {
-        let views = [View::Transactional, View::Live];
+        let views = [ViewSetting::Auto, ViewSetting::Live, ViewSetting::ReadOnly];
         let named = |isolation| views.map(|view| front_end(isolation, view, Backend::Virtiofs));
-        assert_eq!(named(Some(Isolation::Vm)), ["virtiofs"; 2]);
-        assert_eq!(front_end(Some(Isolation::Vm), View::Live, Backend::NineP), "9p");
-        assert_eq!(named(Some(Isolation::Namespace)), ["overlay", "fuse"]);
-        assert_eq!(named(Some(Isolation::Host)), ["none"; 2]);
-        assert_eq!(named(None), ["none"; 2]);
+        assert_eq!(named(Some(Isolation::Vm)), ["virtiofs"; 3]);
+        assert_eq!(front_end(Some(Isolation::Vm), ViewSetting::Live, Backend::NineP), "9p");
+        assert_eq!(named(Some(Isolation::Namespace)), ["overlay", "fuse", "bind"]);
+        assert_eq!(named(Some(Isolation::Host)), ["none"; 3]);
+        assert_eq!(named(None), ["none"; 3]);
     }
 }

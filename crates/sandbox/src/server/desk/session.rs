@@ -16,7 +16,7 @@ use crate::error::SandboxError;
 use crate::executor::{Isolation as OurIsolation, IsolationChoice};
 use crate::session::{
     Access as OurAccess, FolderOptions, FolderStatus, NetworkChoice, SessionOptions,
-    SessionStatus as OurStatus, State,
+    SessionStatus as OurStatus, State, ViewSetting,
 };
 
 impl Desk {
@@ -170,17 +170,21 @@ fn hosts(texts: &[String]) -> Outcome<Vec<Rule>> {
     texts.iter().enumerate().map(host).collect()
 }
 
-pub(crate) fn view_of(view: View) -> codeagent_namespace::View {
+pub(crate) fn view_of(view: View) -> ViewSetting {
     match view {
-        View::Transactional => codeagent_namespace::View::Transactional,
-        View::Live => codeagent_namespace::View::Live,
+        View::Auto => ViewSetting::Auto,
+        View::Transactional => ViewSetting::Transactional,
+        View::Live => ViewSetting::Live,
+        View::ReadOnly => ViewSetting::ReadOnly,
     }
 }
 
-fn view(view: codeagent_namespace::View) -> View {
+fn view(view: ViewSetting) -> View {
     match view {
-        codeagent_namespace::View::Transactional => View::Transactional,
-        codeagent_namespace::View::Live => View::Live,
+        ViewSetting::Auto => View::Auto,
+        ViewSetting::Transactional => View::Transactional,
+        ViewSetting::Live => View::Live,
+        ViewSetting::ReadOnly => View::ReadOnly,
     }
 }
 

@@ -102,6 +102,7 @@ impl Backend for Agents {
         let isolation = session.isolation().map_err(failure)?;
         let mut command = CommandRequest::argv(shell(isolation, &script, &request.command));
         command.label = Some(request.command.clone());
+        command.script = Some(request.command.clone());
         command.cwd = Some(beginning(request.cwd.as_deref(), &session, &folder));
         command.timeout = request.timeout_ms.map(Duration::from_millis);
         command.background = request.background;
@@ -134,6 +135,7 @@ impl Backend for Agents {
             cancelled: report.cause == Cause::Cancelled,
             cwd,
             steps,
+            hint: report.hint.clone(),
             not_undoable: report.not_undoable.clone(),
             refused_paths: refused_paths(&report),
             changed_meanwhile: changed_meanwhile(&report),
