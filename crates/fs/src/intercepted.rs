@@ -23,6 +23,7 @@ use virtiofsd::passthrough::{CachePolicy, Config, NegotiationMode, PassthroughFs
 use crate::handles::{Handle, Handles, Writable, Writers};
 use crate::host_file;
 use crate::in_flight::{InFlight, Mutating, Unanswered};
+use crate::look_again::OpenDir;
 use crate::paths::{ClientId, Name, PathMap};
 use crate::thread;
 
@@ -165,9 +166,11 @@ impl<I: WriteInterceptor> InterceptedFs<I> {
         let Plain { fs, root } = Plain::new(config)?;
         let offered = fs.init(CAPABLE)?;
         let FileId { device, inode: number } = FileId::of(&root)?;
+        let paths = PathMap::new(number, usize::try_from(open_dirs()).unwrap_or(usize::MAX));
+        paths.root_is_open(OpenDir::new(root.try_clone()?)?);
         let shared = Shared {
             fs,
-            paths: PathMap::new(number, usize::try_from(open_dirs()).unwrap_or(usize::MAX)),
+            paths,
             in_flight: InFlight::default(),
             names: RwLock::new(()),
             writers: Writers::default(),

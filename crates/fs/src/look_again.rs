@@ -27,7 +27,7 @@ pub(crate) struct OpenDir {
 }
 
 impl OpenDir {
-    fn new(fd: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let found = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
         Ok(Self { fd, mount: found.stx_mnt_id })
     }

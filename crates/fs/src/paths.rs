@@ -204,6 +204,13 @@ impl PathMap {
         lookups.map(|lookups| lookups.fetch_add(1, Ordering::Relaxed)).is_some()
     }
 
+    /// The root is open for as long as there is a filesystem.
+    pub(crate) fn root_is_open(&self, dir: OpenDir) {
+        if let Some(root) = self.tables.write().nodes.get_mut(&ROOT) {
+            root.open = Some(Arc::new(dir));
+        }
+    }
+
     /// Keeps a directory open for as long as it is known, or until there are too many.
     pub(crate) fn keep_open(&self, inode: u64, dir: OpenDir) -> Arc<OpenDir> {
         let dir = Arc::new(dir);

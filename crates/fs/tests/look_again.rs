@@ -130,7 +130,7 @@ fn what_was_told_often_is_forgotten_as_often_and_then_let_go() {
     let (_engine, fs) = open(&workspace);
     let open_files = || fs::read_dir("/proc/self/fd").unwrap().count();
     let dir = look(&fs, ROOT_ID, "dir").inode;
-    look(&fs, ROOT_ID, "dir"); // the root stays open for such
+    look(&fs, ROOT_ID, "dir");
     let before = open_files();
     let files = ["file", "link"].map(|name| (0..3).map(|_| look(&fs, dir, name)).last().unwrap());
     assert_eq!(open_files(), before + 3, "each of them, and their directory");
