@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::{Sandbox, StartError};
 use crate::report::{Confinement, Failed};
-use crate::spec::{Folder, HostPath, Spec};
+use crate::spec::{Folder, FolderView, HostPath, Spec};
 use crate::steps::Steps;
 use crate::surroundings::Surroundings;
 
@@ -37,8 +37,7 @@ pub enum View {
     Transactional,
     /// What it does is seen by everybody at once, and recorded before it happens.
     Live,
-    /// The folders themselves, at the speed they have; the kernel refuses every change. There is no
-    /// step, because there is nothing to undo.
+    /// The kernel refuses every change. There is no step, because there is nothing to undo.
     ReadOnly,
 }
 
@@ -205,10 +204,11 @@ impl Executor {
         self.complete(&mut exec, folders);
         let (first, second) = choice.views();
         let mut other_view = None;
-        let started = match (self.start(folders, &label, first), second) {
+        let bound = choice == ViewChoice::Reading;
+        let started = match (self.start(folders, &label, first, bound), second) {
             (Err(error), Some(second)) => {
                 let why_not = error.lacking_view()?;
-                let started = self.start(folders, &label, second);
+                let started = self.start(folders, &label, second, bound);
                 let started = started.map_err(|error| neither(&why_not, error))?;
                 tell(second, &why_not);
                 other_view = Some(why_not.to_string());
@@ -274,18 +274,20 @@ impl Executor {
     ) -> Result<Finished, RunError> {
         self.complete(&mut exec, folders);
         let steps = Steps::ambient(folders)?;
-        let started = self.start_in(folders, steps, View::Live)?;
+        let started = self.start_in(folders, steps, View::Live, false)?;
         self.finish(folders, (started, None), exec, orders, output)
     }
 
-    /// Opens the steps and makes the sandbox around them.
+    /// Opens the steps and makes the sandbox around them. `bound`: what is read-only is the folder
+    /// itself.
     fn start<'w>(
         &self,
         folders: &[WorkFolder<'w>],
         label: &str,
         view: View,
+        bound: bool,
     ) -> Result<Started<'w>, RunError> {
-        self.start_in(folders, Steps::open(folders, label, view)?, view)
+        self.start_in(folders, Steps::open(folders, label, view)?, view, bound)
     }
 
     fn start_in<'w>(
@@ -293,8 +295,9 @@ impl Executor {
         folders: &[WorkFolder<'w>],
         mut steps: Steps<'w>,
         view: View,
+        bound: bool,
     ) -> Result<Started<'w>, RunError> {
-        let started = self.spec(folders, &steps, view).and_then(|spec| {
+        let started = self.spec(folders, &steps, bound).and_then(|spec| {
             Sandbox::start(&spec, |devices| {
                 steps.attach(devices, &self.live_options).map_err(RunError::from)
             })
@@ -309,7 +312,7 @@ impl Executor {
         &self,
         folders: &[WorkFolder<'_>],
         steps: &Steps<'_>,
-        view: View,
+        bound: bool,
     ) -> Result<Spec, RunError> {
         let surroundings = &self.surroundings;
         let undo_dirs = || steps.undo_dirs().map(HostPath::from);
@@ -319,7 +322,11 @@ impl Executor {
             folders.iter().any(is_below) && !folders.iter().any(leads_to)
         };
         let hidden_in_folders = surroundings.hidden_in_folders().filter(in_folder);
-        let with_view = folders.iter().zip(steps.views());
+        let views = steps.views().map(|view| match view {
+            FolderView::ReadOnly if bound => FolderView::Bound,
+            view => view,
+        });
+        let with_view = folders.iter().zip(views);
         let with_view = with_view.map(|(folder, view)| Folder { path: folder.path.into(), view });
         Ok(Spec {
             system: surroundings.system(),
@@ -328,9 +335,9 @@ impl Executor {
             hidden_in_folders: hidden_in_folders.map(HostPath).chain(undo_dirs()).collect(),
             home: surroundings.home()?,
             tmp: surroundings.tmp().into(),
+            empty: surroundings.empty().into(),
             network: surroundings.network().clone(),
             limits: surroundings.limits(),
-            local_sockets: view != View::ReadOnly,
             nested_namespaces: surroundings.nested_namespaces(),
             program: self.program.clone(),
         })
@@ -386,6 +393,9 @@ pub enum ViewChoice {
     AutoLive,
     /// This one or none.
     Only(View),
+    /// [`View::ReadOnly`] for a command that is known to only read: the folders themselves, at the
+    /// speed they have. It can make no local sockets, with which it could reach those of the host.
+    Reading,
 }
 
 impl ViewChoice {
@@ -394,6 +404,7 @@ impl ViewChoice {
             Self::Auto => (View::Transactional, Some(View::Live)),
             Self::AutoLive => (View::Live, Some(View::Transactional)),
             Self::Only(view) => (view, None),
+            Self::Reading => (View::ReadOnly, None),
         }
     }
 }

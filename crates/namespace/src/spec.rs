@@ -19,11 +19,10 @@ pub struct Spec {
     pub home: Home,
     /// A directory of the host that is `/tmp` inside.
     pub tmp: HostPath,
+    /// A directory with nothing in it.
+    pub empty: HostPath,
     pub network: Network,
     pub limits: Limits,
-    /// Commands may make local sockets. In a folder that is bound, and be it read-only, those of the
-    /// host could be reached with them.
-    pub local_sockets: bool,
     /// Commands may make user namespaces of their own.
     pub nested_namespaces: bool,
     /// What runs commands: a program that begins with [`run_if_asked`](crate::run_if_asked).
@@ -39,8 +38,11 @@ pub struct Folder {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FolderView {
-    /// The directory itself, read-only.
+    /// An overlay to which nothing can be written. Sockets and pipes of the host are there by name
+    /// only.
     ReadOnly,
+    /// The directory itself, read-only. Its pipes are those of the host.
+    Bound,
     /// An overlay; what commands change is left in `staging/up`, and `staging/work` is the
     /// kernel's. Both must exist, on one filesystem.
     Transactional { staging: HostPath },

@@ -235,7 +235,7 @@ impl Surroundings {
         };
         // An overlay has one writer: who comes second gets layers of its own.
         let toolchains = own_dir.join("toolchains");
-        for dir in ["home", "tmp"] {
+        for dir in ["home", "tmp", "empty"] {
             make_dir(&state.join(dir))?;
         }
         let closed = closed_to_others(Path::new("/etc"));
@@ -256,6 +256,11 @@ impl Surroundings {
 
     pub(crate) fn tmp(&self) -> PathBuf {
         self.state.join("tmp")
+    }
+
+    /// Where nobody puts anything.
+    pub(crate) fn empty(&self) -> PathBuf {
+        self.state.join("empty")
     }
 
     /// What commands can read, and not change.

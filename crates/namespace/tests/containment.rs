@@ -220,8 +220,9 @@ fn those_in_the_folder_of_an_ordinary_user_are_out_of_reach_too() {
 }
 
 fn reach_for_sockets_in_the_folder() {
-    for view in VIEWS {
-        let session = Session::new(|_| {}).seen(view);
+    let views = VIEWS.map(|view| (format!("{view:?}"), Session::new(|_| {}).seen(view)));
+    let reading = ("reading".to_owned(), Session::new(|_| {}).reading());
+    for (view, session) in views.into_iter().chain([reading]) {
         let daemon = UnixListener::bind(session.workspace.path("stream")).unwrap();
         daemon.set_nonblocking(true).unwrap();
         let post = UnixDatagram::bind(session.workspace.path("datagrams")).unwrap();

@@ -87,18 +87,24 @@ const ESCAPES: &[&str] = &[
     "touch /proc/1/cwd/$PWD/new",
 ];
 
+/// The view that somebody asked for, and the one of commands that are known to only read.
+const KINDS: [fn(Session) -> Session; 2] =
+    [|session| session.seen(View::ReadOnly), Session::reading];
+
 #[test]
 fn nothing_can_be_changed() {
-    try_to_change();
+    KINDS.into_iter().for_each(try_to_change);
 }
 
 #[test]
 fn nothing_can_be_changed_by_an_ordinary_user() {
-    as_ordinary_user_with_fuse("nothing_can_be_changed_by_an_ordinary_user", try_to_change);
+    as_ordinary_user_with_fuse("nothing_can_be_changed_by_an_ordinary_user", || {
+        KINDS.into_iter().for_each(try_to_change);
+    });
 }
 
-fn try_to_change() {
-    let session = Session::new(fill).seen(View::ReadOnly);
+fn try_to_change(kind: fn(Session) -> Session) {
+    let session = kind(Session::new(fill));
     let before = session.snapshot();
     let ran = session.run(&format!("python3 - <<'END'\n{ATTEMPTS}\nEND"));
     assert_eq!(ran.code(), Some(0), "{ran:?}");
@@ -108,7 +114,7 @@ fn try_to_change() {
         // has attributes and flags.
         let expected: &[&str] = match line.rsplit_once(' ').unwrap().0 {
             "map for writing" => &["EACCES"],
-            "bind a socket" => &["EPERM"],
+            "bind a socket" => &["EROFS", "EPERM"],
             "set a flag" => &["EROFS", "EPERM", "ENOTTY", "EACCES"],
             "removexattr" => &["EROFS", "ENODATA"],
             _ => &["EROFS"],
@@ -165,6 +171,45 @@ fn the_undo_directory_cannot_be_seen() {
     assert_eq!(ran.stdout, "old\n", "{ran:?}");
     assert!(undo.join("version").exists() && !undo.join("x").exists());
     assert_tree_eq(&before, &session.snapshot());
+}
+
+/// Who may only look at a folder talks to nobody through it.
+#[test]
+fn pipes_of_the_host_are_there_by_name_only() {
+    let session = Session::new(fill).seen(View::ReadOnly);
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK;
+    let mode = rustix::fs::Mode::empty();
+    let pipe = rustix::fs::open(session.workspace.path("fifo"), flags, mode).unwrap();
+    rustix::io::write(&pipe, b"host").unwrap();
+    let script = "exec 3<>fifo; echo written >&3; cat <&3 & sleep 0.2; kill $!";
+    assert_eq!(session.run(script).stdout, "written\n");
+    let mut found = [0; 16];
+    let length = rustix::io::read(&pipe, &mut found).unwrap();
+    assert_eq!(&found[..length], b"host");
+}
+
+/// Also beside a folder that it may change, where local sockets are to be had.
+#[test]
+fn sockets_in_a_folder_that_is_read_only_are_out_of_reach() {
+    let [work, fixed] = [(); 2].map(|()| TempWorkspace::with_fixture(fill));
+    let daemon = std::os::unix::net::UnixListener::bind(fixed.path("socket")).unwrap();
+    daemon.set_nonblocking(true).unwrap();
+    let worker = start_worker(work.working(), work.undo());
+    let folders = [
+        WorkFolder { path: work.working(), worker: Some(worker.client()) },
+        WorkFolder { path: fixed.working(), worker: None },
+    ];
+    let connect = "import socket, sys\nsocket.socket(socket.AF_UNIX).connect(sys.argv[1])";
+    let script = format!("python3 -c '{connect}' {}/socket", fixed.working().display());
+    let session = Session::new(|_| {});
+    let (_orders, taken) = channel();
+    let mut said = Vec::new();
+    let collect = |_, data: &[u8]| said.extend_from_slice(data);
+    let choice = ViewChoice::default();
+    session.executor.run(&folders, shell(&script), choice, taken, collect).unwrap();
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("Connection refused"), "{said}");
+    assert!(daemon.accept().is_err());
 }
 
 #[test]

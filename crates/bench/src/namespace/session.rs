@@ -120,7 +120,11 @@ impl Session {
         let exec = Exec::new(CommandLine::Shell(script.into()));
         let (_orders, taken) = channel();
         let mut stderr = Vec::new();
-        let choice = ViewChoice::Only(view);
+        let choice = match view {
+            // As a session chooses it by itself.
+            View::ReadOnly => ViewChoice::Reading,
+            view => ViewChoice::Only(view),
+        };
         let finished = self.executor.run(&[folder], exec, choice, taken, |stream, data| {
             if stream == Stream::Stderr {
                 stderr.extend_from_slice(data);

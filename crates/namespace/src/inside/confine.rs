@@ -84,7 +84,10 @@ fn restrict_files(spec: &Spec) -> io::Result<bool> {
             (spec.home.path.as_path(), all),
         ];
         for folder in &spec.folders {
-            let access = if folder.view == FolderView::ReadOnly { reading } else { all };
+            let access = match folder.view {
+                FolderView::ReadOnly | FolderView::Bound => reading,
+                FolderView::Transactional { .. } | FolderView::Live => all,
+            };
             allow.push((folder.path.as_path(), access));
         }
         for (path, access) in allow {

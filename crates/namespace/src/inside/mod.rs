@@ -168,6 +168,7 @@ fn settle(
             .and_then(|()| (&*setup).read_exact(&mut [0]))
             .context("waiting for the folders to be served")?;
     }
+    let sockets_in_reach = parts.sockets_in_reach;
     parts.enter(&spec.limits)?;
     let context = "opening the gateway to the network";
     let gateway = match spec.network {
@@ -176,7 +177,7 @@ fn settle(
     };
     let mut confinement = confine::confine(spec).context("confining commands")?;
     gateway.map_or(Ok(()), gateway::serve).context(context)?;
-    if !spec.local_sockets {
+    if sockets_in_reach {
         // The threads of the gateway are there already, and need them.
         confinement.seccomp &= confine::forbid_local_sockets();
     }

@@ -76,6 +76,16 @@ impl Mount {
         Self::new("overlay", &options)
     }
 
+    /// What is in `lower`. Without a place for changes, the kernel wants two directories; the other
+    /// one is `empty`.
+    pub(super) fn read_only_overlay(lower: &Path, empty: &Path) -> io::Result<Self> {
+        let (lower, empty) = (open_dir(lower)?, open_dir(empty)?);
+        let names =
+            format!("/proc/self/fd/{}:/proc/self/fd/{}", lower.as_raw_fd(), empty.as_raw_fd());
+        let options = [("source", "codeagent"), ("lowerdir", names.as_str()), ("userxattr", "")];
+        Self::new("overlay", &options)
+    }
+
     pub(super) fn read_only(self) -> io::Result<Self> {
         self.restrict(SAFE | MountAttrFlags::MOUNT_ATTR_RDONLY)
     }

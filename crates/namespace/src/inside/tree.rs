@@ -72,17 +72,38 @@ pub(super) struct Parts<'s> {
     folders: Vec<(&'s Path, Mount)>,
     /// Of the live views. Until they are served, whoever looks at those waits.
     pub(super) devices: Vec<OwnedFd>,
+    /// Commands could connect to sockets of the host in the folders, which they only may look at.
+    pub(super) sockets_in_reach: bool,
 }
 
 pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", private).context("detaching the mounts from those of the host")?;
-    let mut devices = Vec::new();
-    let mut folders = spec
-        .folders
-        .iter()
-        .map(|folder| Ok((folder.path.as_path(), folder_mount(folder, &mut devices)?)))
-        .collect::<Result<Vec<_>, Failed>>()?;
+    let (mut devices, mut is_bound) = (Vec::new(), false);
+    let mut folders = Vec::new();
+    for folder in &spec.folders {
+        let mount = match &folder.view {
+            FolderView::ReadOnly => match read_only_overlay(folder, spec) {
+                Ok(mount) => mount,
+                // Where no overlay can be had.
+                Err(_) => {
+                    is_bound = true;
+                    bound(folder)?
+                }
+            },
+            FolderView::Bound => {
+                is_bound = true;
+                bound(folder)?
+            }
+            FolderView::Transactional { staging } => transactional(folder, staging)?,
+            FolderView::Live => live(folder, &mut devices)?,
+        };
+        folders.push((folder.path.as_path(), mount));
+    }
+    // Whoever works in other folders beside needs local sockets.
+    let only_looks =
+        |folder: &Folder| matches!(folder.view, FolderView::ReadOnly | FolderView::Bound);
+    let sockets_in_reach = is_bound && spec.folders.iter().all(only_looks);
     // They may lie in each other: outer ones before inner ones.
     folders.sort_by_key(|(path, _)| path.components().count());
     let tmp = || Mount::of(spec.tmp.as_path()).and_then(Mount::safe).context("finding /tmp");
@@ -108,6 +129,7 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
         home: home_mounts(&spec.home)?,
         folders,
         devices,
+        sockets_in_reach,
     })
 }
 
@@ -198,23 +220,31 @@ fn home_mounts(home: &Home) -> Result<Vec<(PathBuf, Mount)>, Failed> {
     Ok(mounts)
 }
 
-fn folder_mount(folder: &Folder, devices: &mut Vec<OwnedFd>) -> Result<Mount, Failed> {
+fn bound(folder: &Folder) -> Result<Mount, Failed> {
     let path = folder.path.as_path();
-    match &folder.view {
-        FolderView::ReadOnly => Mount::of(path)
-            .and_then(Mount::read_only)
-            .context(format!("making {} read-only", path.display())),
-        FolderView::Transactional { staging } => Mount::overlay(&[path], staging.as_path())
-            .context(format!("mounting an overlay over {}", path.display()))
-            .map_err(|failed| Failed { view: true, ..failed }),
-        FolderView::Live => {
-            let (mount, device) = fuse()
-                .context(format!("mounting FUSE over {}", path.display()))
-                .map_err(|failed| Failed { view: true, ..failed })?;
-            devices.push(device);
-            Ok(mount)
-        }
-    }
+    Mount::of(path)
+        .and_then(Mount::read_only)
+        .context(format!("making {} read-only", path.display()))
+}
+
+fn read_only_overlay(folder: &Folder, spec: &Spec) -> io::Result<Mount> {
+    Mount::read_only_overlay(folder.path.as_path(), spec.empty.as_path())?.read_only()
+}
+
+fn transactional(folder: &Folder, staging: &HostPath) -> Result<Mount, Failed> {
+    let path = folder.path.as_path();
+    Mount::overlay(&[path], staging.as_path())
+        .context(format!("mounting an overlay over {}", path.display()))
+        .map_err(|failed| Failed { view: true, ..failed })
+}
+
+/// Its device is added to the others.
+fn live(folder: &Folder, devices: &mut Vec<OwnedFd>) -> Result<Mount, Failed> {
+    let (mount, device) = fuse()
+        .context(format!("mounting FUSE over {}", folder.path.as_path().display()))
+        .map_err(|failed| Failed { view: true, ..failed })?;
+    devices.push(device);
+    Ok(mount)
 }
 
 pub(super) fn fuse() -> io::Result<(Mount, OwnedFd)> {

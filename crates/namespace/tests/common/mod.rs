@@ -70,6 +70,11 @@ impl Session {
         Self { choice: ViewChoice::Only(view), ..self }
     }
 
+    /// As commands are that are known to only read.
+    pub(crate) fn reading(self) -> Self {
+        Self { choice: ViewChoice::Reading, ..self }
+    }
+
     pub(crate) fn worker(&self) -> &Client {
         self.worker.client()
     }

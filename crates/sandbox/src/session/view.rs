@@ -60,7 +60,7 @@ impl Session {
                     && self.only_reads(request)
                     && is_all_written_out(workers) =>
             {
-                Ok(ChosenView { choice: ViewChoice::Only(View::ReadOnly), only_reads: true })
+                Ok(ChosenView { choice: ViewChoice::Reading, only_reads: true })
             }
             ViewSetting::Auto | ViewSetting::Transactional => named(ViewChoice::Auto),
         }
