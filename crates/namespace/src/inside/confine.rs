@@ -16,7 +16,7 @@ use seccompiler::{
 };
 
 use crate::report::Confinement;
-use crate::spec::{FolderView, Limits, Spec};
+use crate::spec::{Folder, FolderView, Limits, Spec};
 
 /// The newest rights this program knows; older kernels enforce what they have.
 const RIGHTS: ABI = ABI::V6;
@@ -62,7 +62,9 @@ fn set_limits(limits: Limits) -> io::Result<()> {
 /// A second wall behind the mounts: writing only where it is meant to be.
 fn restrict_files(spec: &Spec) -> io::Result<bool> {
     let rules = || -> Result<_, landlock::RulesetError> {
-        let (all, reading) = (AccessFs::from_all(RIGHTS), AccessFs::from_read(RIGHTS));
+        // Everything that is in the tree may be read. To have that checked at each opening, all the
+        // way up to the root, would take as long as the opening.
+        let all = AccessFs::from_all(RIGHTS) & !AccessFs::from_read(RIGHTS);
         // The first version of Landlock lets nobody move a file to another directory.
         let moves = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
         if moves.handle_access(AccessFs::Refer).is_err() {
@@ -74,22 +76,19 @@ fn restrict_files(spec: &Spec) -> io::Result<bool> {
             .scope(Scope::from_all(RIGHTS))?
             .create()?;
         // Files of processes and devices; what belongs to the host there is read-only.
-        let using = reading | AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate;
+        let using = AccessFs::WriteFile | AccessFs::IoctlDev | AccessFs::Truncate;
         let mut allow: Vec<(&Path, _)> = vec![
-            (Path::new("/"), reading),
             (Path::new("/dev"), using),
             (Path::new("/proc"), using),
             (Path::new("/dev/shm"), all),
             (Path::new("/tmp"), all),
             (spec.home.path.as_path(), all),
         ];
-        for folder in &spec.folders {
-            let access = match folder.view {
-                FolderView::ReadOnly | FolderView::Bound => reading,
-                FolderView::Transactional { .. } | FolderView::Live => all,
-            };
-            allow.push((folder.path.as_path(), access));
-        }
+        let can_change = |folder: &&Folder| {
+            matches!(folder.view, FolderView::Transactional { .. } | FolderView::Live)
+        };
+        let folders = spec.folders.iter().filter(can_change);
+        allow.extend(folders.map(|folder| (folder.path.as_path(), all)));
         for (path, access) in allow {
             if let Ok(directory) = PathFd::new(path) {
                 ruleset = ruleset.add_rule(PathBeneath::new(directory, access))?;
