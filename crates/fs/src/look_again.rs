@@ -35,7 +35,8 @@ impl OpenDir {
     /// What the name stands for, if that is in the same mount.
     fn look(&self, name: &CStr) -> io::Result<Option<Statx>> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-        let found = rustix::fs::statx(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found = rustix::fs::statx(&self.fd, name, flags, wanted)?;
         let is_complete = StatxFlags::from_bits_retain(found.stx_mask).contains(wanted);
         Ok((is_complete && found.stx_mnt_id == self.mount).then_some(found))
     }

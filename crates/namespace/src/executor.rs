@@ -202,15 +202,14 @@ impl Executor {
     ) -> Result<Finished, RunError> {
         let label = exec.label();
         self.complete(&mut exec, folders);
-        let (first, second) = choice.views();
+        let (first, second) = choice.plans();
         let mut other_view = None;
-        let bound = choice == ViewChoice::Reading;
-        let started = match (self.start(folders, &label, first, bound), second) {
+        let started = match (self.start(folders, &label, first), second) {
             (Err(error), Some(second)) => {
                 let why_not = error.lacking_view()?;
-                let started = self.start(folders, &label, second, bound);
+                let started = self.start(folders, &label, second);
                 let started = started.map_err(|error| neither(&why_not, error))?;
-                tell(second, &why_not);
+                tell(second.view, &why_not);
                 other_view = Some(why_not.to_string());
                 started
             }
@@ -274,36 +273,33 @@ impl Executor {
     ) -> Result<Finished, RunError> {
         self.complete(&mut exec, folders);
         let steps = Steps::ambient(folders)?;
-        let started = self.start_in(folders, steps, View::Live, false)?;
+        let started = self.start_in(folders, steps, View::Live.into())?;
         self.finish(folders, (started, None), exec, orders, output)
     }
 
-    /// Opens the steps and makes the sandbox around them. `bound`: what is read-only is the folder
-    /// itself.
+    /// Opens the steps and makes the sandbox around them.
     fn start<'w>(
         &self,
         folders: &[WorkFolder<'w>],
         label: &str,
-        view: View,
-        bound: bool,
+        plan: Plan,
     ) -> Result<Started<'w>, RunError> {
-        self.start_in(folders, Steps::open(folders, label, view)?, view, bound)
+        self.start_in(folders, Steps::open(folders, label, plan.view)?, plan)
     }
 
     fn start_in<'w>(
         &self,
         folders: &[WorkFolder<'w>],
         mut steps: Steps<'w>,
-        view: View,
-        bound: bool,
+        plan: Plan,
     ) -> Result<Started<'w>, RunError> {
-        let started = self.spec(folders, &steps, bound).and_then(|spec| {
+        let started = self.spec(folders, &steps, plan).and_then(|spec| {
             Sandbox::start(&spec, |devices| {
                 steps.attach(devices, &self.live_options).map_err(RunError::from)
             })
         });
         match started {
-            Ok(sandbox) => Ok(Started { sandbox, steps, view }),
+            Ok(sandbox) => Ok(Started { sandbox, steps, view: plan.view }),
             Err(error) => Err(error.but_kept(steps.abort_unbegun(folders))),
         }
     }
@@ -312,7 +308,7 @@ impl Executor {
         &self,
         folders: &[WorkFolder<'_>],
         steps: &Steps<'_>,
-        bound: bool,
+        plan: Plan,
     ) -> Result<Spec, RunError> {
         let surroundings = &self.surroundings;
         let undo_dirs = || steps.undo_dirs().map(HostPath::from);
@@ -323,7 +319,7 @@ impl Executor {
         };
         let hidden_in_folders = surroundings.hidden_in_folders().filter(in_folder);
         let views = steps.views().map(|view| match view {
-            FolderView::ReadOnly if bound => FolderView::Bound,
+            FolderView::ReadOnly if plan.is_sealed => FolderView::Sealed,
             view => view,
         });
         let with_view = folders.iter().zip(views);
@@ -393,18 +389,36 @@ pub enum ViewChoice {
     AutoLive,
     /// This one or none.
     Only(View),
-    /// [`View::ReadOnly`] for a command that is known to only read: the folders themselves, at the
-    /// speed they have. It can make no local sockets, with which it could reach those of the host.
+    /// [`View::ReadOnly`] for a command that is known to only read, or that others run beside: the
+    /// folders themselves, at the speed they have. It can make no local sockets, with which it could
+    /// reach those of the host.
     Reading,
 }
 
+/// How the folders of a command are made visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Plan {
+    view: View,
+    /// What cannot be changed is not the folder itself, but a picture of it.
+    is_sealed: bool,
+}
+
+impl From<View> for Plan {
+    fn from(view: View) -> Self {
+        Self { view, is_sealed: false }
+    }
+}
+
 impl ViewChoice {
-    fn views(self) -> (View, Option<View>) {
+    fn plans(self) -> (Plan, Option<Plan>) {
         match self {
-            Self::Auto => (View::Transactional, Some(View::Live)),
-            Self::AutoLive => (View::Live, Some(View::Transactional)),
-            Self::Only(view) => (view, None),
-            Self::Reading => (View::ReadOnly, None),
+            Self::Auto => (View::Transactional.into(), Some(View::Live.into())),
+            Self::AutoLive => (View::Live.into(), Some(View::Transactional.into())),
+            Self::Only(view @ View::ReadOnly) => {
+                (Plan { view, is_sealed: true }, Some(view.into()))
+            }
+            Self::Only(view) => (view.into(), None),
+            Self::Reading => (View::ReadOnly.into(), None),
         }
     }
 }

@@ -38,11 +38,12 @@ pub struct Folder {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FolderView {
-    /// An overlay to which nothing can be written. Sockets and pipes of the host are there by name
-    /// only.
+    /// The directory itself, read-only, with what is mounted in it. Its sockets and pipes are those
+    /// of the host.
     ReadOnly,
-    /// The directory itself, read-only. Its pipes are those of the host.
-    Bound,
+    /// An overlay to which nothing can be written. Sockets and pipes of the host are there by name
+    /// only; what others change in the directory meanwhile need not be seen.
+    Sealed,
     /// An overlay; what commands change is left in `staging/up`, and `staging/work` is the
     /// kernel's. Both must exist, on one filesystem.
     Transactional { staging: HostPath },

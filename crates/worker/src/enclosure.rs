@@ -15,10 +15,8 @@
 //! from one mount to another, and the engine lives on that.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -28,6 +26,7 @@ use rustix::mount::{
     mount_change, move_mount, open_tree, unmount,
 };
 
+use crate::mount_points::mount_points;
 use crate::raw;
 
 /// Nothing in these mounts is a program or a device for us, not even what we make ourselves.
@@ -122,33 +121,13 @@ impl Prepared {
 /// would wait for us. Those that hold the directories, and those within them, stay.
 fn let_go_of_other_mounts(names: &[PathBuf; 2]) {
     // Unread, they stay: that is no reason not to shut them off.
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let points = mounts.split(|byte| *byte == b'\n').filter_map(|line| {
-        line.split(|byte| *byte == b' ').nth(4).map(|point| PathBuf::from(unescape(point)))
-    });
-    // Later ones lie upon earlier ones.
-    for point in points.collect::<Vec<_>>().into_iter().rev() {
+    for point in mount_points().unwrap_or_default().into_iter().rev() {
         let is_needed = |name: &PathBuf| name.starts_with(&point) || point.starts_with(name);
         if !names.iter().any(is_needed) {
             // What does not go was left by nobody for us to hold, or is covered already.
             let _ = unmount(&point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         }
     }
-}
-
-/// Spaces and the like are written as backslashes and three octal digits.
-fn unescape(name: &[u8]) -> OsString {
-    let mut plain = Vec::with_capacity(name.len());
-    let mut rest = name;
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind.get(..3).filter(|_| *first == b'\\');
-        let byte = digits
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        plain.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &behind[3..] } else { behind };
-    }
-    OsString::from_vec(plain)
 }
 
 fn make_empty() -> io::Result<OwnedFd> {

@@ -21,6 +21,7 @@ mod client;
 mod confine;
 mod enclosure;
 mod link;
+mod mount_points;
 mod outbox;
 mod process;
 mod protocol;
@@ -31,6 +32,7 @@ mod system_calls;
 mod turns;
 
 pub use client::{Client, Unreachable, WorkerError};
+pub use mount_points::mount_points;
 pub use process::{Ended, FrontEnd, ReadPolicy, WorkerFs, is_worker, run, run_with_policy};
 pub use protocol::{
     Backgrounds, Confinement, Event, Failure, FileChange, Greeting, Ready, Request, Settings,

@@ -95,7 +95,10 @@ fn rows(name: &str, chosen: View, took: &[(Way, Vec<Took>)]) -> Vec<Row> {
         compare(name, BAR, command(ours), native, command(Way::Native)),
         compare("  start and commit included", Bar::None, whole(ours), native, whole(Way::Native)),
         (chosen != View::Transactional)
-            .then(|| other("  in the transactional view", transactional))
+            .then(|| {
+                let (ours, alone) = (command(transactional), command(Way::Native));
+                compare("  in the transactional view", BAR, ours, native, alone)
+            })
             .flatten(),
         compare("  against an overlay alone", BAR, command(transactional), "overlay", kernel),
         other("  overlay alone", Way::OverlayAlone),

@@ -62,8 +62,8 @@ fn set_limits(limits: Limits) -> io::Result<()> {
 /// A second wall behind the mounts: writing only where it is meant to be.
 fn restrict_files(spec: &Spec) -> io::Result<bool> {
     let rules = || -> Result<_, landlock::RulesetError> {
-        // Everything that is in the tree may be read. To have that checked at each opening, all the
-        // way up to the root, would take as long as the opening.
+        // Everything that is in the tree may be read, and nothing else has a name or is open here. To
+        // have that checked at each opening, all the way up to the root, takes longer than the rest.
         let all = AccessFs::from_all(RIGHTS) & !AccessFs::from_read(RIGHTS);
         // The first version of Landlock lets nobody move a file to another directory.
         let moves = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);

@@ -83,18 +83,11 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
     let mut folders = Vec::new();
     for folder in &spec.folders {
         let mount = match &folder.view {
-            FolderView::ReadOnly => match read_only_overlay(folder, spec) {
-                Ok(mount) => mount,
-                // Where no overlay can be had.
-                Err(_) => {
-                    is_bound = true;
-                    bound(folder)?
-                }
-            },
-            FolderView::Bound => {
+            FolderView::ReadOnly => {
                 is_bound = true;
                 bound(folder)?
             }
+            FolderView::Sealed => sealed(folder, spec)?,
             FolderView::Transactional { staging } => transactional(folder, staging)?,
             FolderView::Live => live(folder, &mut devices)?,
         };
@@ -102,7 +95,7 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
     }
     // Whoever works in other folders beside needs local sockets.
     let only_looks =
-        |folder: &Folder| matches!(folder.view, FolderView::ReadOnly | FolderView::Bound);
+        |folder: &Folder| matches!(folder.view, FolderView::ReadOnly | FolderView::Sealed);
     let sockets_in_reach = is_bound && spec.folders.iter().all(only_looks);
     // They may lie in each other: outer ones before inner ones.
     folders.sort_by_key(|(path, _)| path.components().count());
@@ -227,8 +220,12 @@ fn bound(folder: &Folder) -> Result<Mount, Failed> {
         .context(format!("making {} read-only", path.display()))
 }
 
-fn read_only_overlay(folder: &Folder, spec: &Spec) -> io::Result<Mount> {
-    Mount::read_only_overlay(folder.path.as_path(), spec.empty.as_path())?.read_only()
+fn sealed(folder: &Folder, spec: &Spec) -> Result<Mount, Failed> {
+    let path = folder.path.as_path();
+    Mount::read_only_overlay(path, spec.empty.as_path())
+        .and_then(Mount::read_only)
+        .context(format!("mounting an overlay over {}", path.display()))
+        .map_err(|failed| Failed { view: true, ..failed })
 }
 
 fn transactional(folder: &Folder, staging: &HostPath) -> Result<Mount, Failed> {

@@ -68,8 +68,10 @@ impl Reader<'_> {
                 Some(_) => {
                     let word = self.word()?;
                     let is_redirected = matches!(self.rest.peek(), Some('<' | '>'));
-                    let is_descriptor = is_redirected && word.is_number();
-                    if !word.is_nothing() && !is_descriptor {
+                    if is_redirected && word.is_number() {
+                        // A longer number is a descriptor to some shells, and a word to others.
+                        word.is_descriptor().then_some(())?;
+                    } else if !word.is_nothing() {
                         command.push(word.text);
                     }
                 }
@@ -100,7 +102,7 @@ impl Reader<'_> {
         let appends = self.rest.next_if_eq(&'>').is_some();
         if !appends && self.rest.next_if_eq(&'&').is_some() {
             let target = self.word()?;
-            return (target.is_number() || target.text == "-").then_some(());
+            return (target.is_descriptor() || target.text == "-").then_some(());
         }
         self.skip_blanks();
         (self.word()?.text == "/dev/null").then_some(())
@@ -117,7 +119,8 @@ impl Reader<'_> {
                 // Functions, subshells, groups, lists in braces, old substitutions.
                 '(' | '{' | '}' | '`' => return None,
                 '\\' => match self.rest.next()? {
-                    '\n' => {}
+                    // A line that goes on: what follows may begin a word, or a comment.
+                    '\n' => return None,
                     c => word.quoted(c),
                 },
                 '\'' => {
@@ -174,10 +177,10 @@ impl Reader<'_> {
                 self.depth -= 1;
                 word.unknown(in_quotes);
             }
-            // A number.
+            // A number, but none of a descriptor, whatever follows.
             Some('?') => {
                 self.rest.next();
-                word.text.push('0');
+                word.quoted('0');
             }
             // Nothing but a name: what else can stand in braces may set variables.
             Some('{') => {
@@ -217,13 +220,17 @@ impl Word {
         self.text.insert(at, UNKNOWN);
     }
 
-    /// As between the end of a line that goes on and the next blank.
+    /// As an escaped end of a line within quotes alone would be.
     fn is_nothing(&self) -> bool {
         self.text.is_empty() && !self.is_quoted
     }
 
-    /// Of a descriptor, before or behind a redirection.
     fn is_number(&self) -> bool {
         !self.is_quoted && !self.text.is_empty() && self.text.bytes().all(|c| c.is_ascii_digit())
+    }
+
+    /// Before or behind a redirection.
+    fn is_descriptor(&self) -> bool {
+        self.is_number() && self.text.len() == 1
     }
 }

@@ -26,7 +26,6 @@ const READERS: &[&str] = &[
     "md5sum",
     "nl",
     "od",
-    "printf",
     "pwd",
     "readlink",
     "realpath",
@@ -44,7 +43,13 @@ const READERS: &[&str] = &[
 /// Programs that have some, and those.
 const CAREFUL_READERS: &[(&str, Options)] = &[
     ("diff", Options { letters: "l", names: &["--paginate"] }),
-    ("file", Options { letters: "CzZ", names: &["--compile", "--uncompress"] }),
+    (
+        "file",
+        Options {
+            letters: "CpzZ",
+            names: &["--compile", "--preserve-date", "--uncompress", "--uncompress-noreport"],
+        },
+    ),
     ("rg", Options { letters: "z", names: &["--pre", "--hostname-bin", "--search-zip"] }),
     (
         "sort",
@@ -92,9 +97,10 @@ const GIT_OPTIONS: Options = Options {
     ],
 };
 
-/// Variables that have nothing to say about what a program does to files.
+/// Variables that have nothing to say about what a program does to files, nor about the language in
+/// which it says that it could not.
 const HARMLESS_VARIABLES: &[&str] =
-    &["CLICOLOR", "COLUMNS", "FORCE_COLOR", "LANG", "LANGUAGE", "LINES", "NO_COLOR", "TERM", "TZ"];
+    &["CLICOLOR", "COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TERM", "TZ"];
 
 /// Knows which commands only read.
 #[derive(Debug, Clone, Default)]
@@ -133,8 +139,8 @@ impl ReadingJudge {
         match name {
             "find" => find_only_reads(arguments),
             "git" => self.git_only_reads(arguments),
-            // Where nothing can be changed, nothing is writable.
-            "test" | "[" => !arguments.iter().any(|word| word == "-w"),
+            "printf" => printf_only_reads(arguments),
+            "test" | "[" => test_only_reads(arguments),
             "uniq" => uniq_only_reads(arguments),
             _ if READERS.contains(&name) => true,
             _ => CAREFUL_READERS
@@ -156,7 +162,8 @@ impl ReadingJudge {
                 command => {
                     let arguments = words.as_slice();
                     // A format that has signatures checked, by another program.
-                    let checks = |word: &String| word.contains("%G");
+                    let checks =
+                        |word: &String| word.contains("%G") || word.contains("%(signature");
                     return GIT_READERS.contains(&command)
                         && !self.git.contains(command)
                         && !arguments.iter().any(checks)
@@ -170,7 +177,7 @@ impl ReadingJudge {
 
 /// Whether a variable that is given to a command leaves open whether that only reads.
 pub fn is_harmless_variable(name: &str) -> bool {
-    HARMLESS_VARIABLES.contains(&name) || name.starts_with("LC_")
+    HARMLESS_VARIABLES.contains(&name)
 }
 
 /// Options, by their letters and their names.
@@ -208,11 +215,22 @@ fn find_only_reads(words: &[String]) -> bool {
     !words.iter().any(may_act)
 }
 
-/// Its second operand is where it writes to.
+/// With an option, it sets a variable, and runs what stands in the name of one.
+fn printf_only_reads(words: &[String]) -> bool {
+    words.first().is_some_and(|format| !format.starts_with(['-', UNKNOWN]))
+}
+
+/// Where nothing can be changed, nothing is writable; and whoever asks for a variable has run what
+/// stands in its name.
+fn test_only_reads(words: &[String]) -> bool {
+    !words.iter().any(|word| word == "-w" || word == "-v" || word.starts_with(UNKNOWN))
+}
+
+/// Its second operand is where it writes to, and everything behind `--` is one.
 fn uniq_only_reads(words: &[String]) -> bool {
     let is_operand = |word: &&String| !word.starts_with('-') || *word == "-";
-    let is_unknown = |word: &String| word.contains(UNKNOWN);
-    words.iter().filter(is_operand).count() <= 1 && !words.iter().any(is_unknown)
+    let is_unclear = |word: &String| word.contains(UNKNOWN) || word == "--";
+    words.iter().filter(is_operand).count() <= 1 && !words.iter().any(is_unclear)
 }
 
 #[cfg(test)]

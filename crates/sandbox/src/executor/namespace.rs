@@ -41,6 +41,8 @@ impl Executor for NamespaceExecutor {
         let finished = if background && view != ViewChoice::Only(View::ReadOnly) {
             self.namespaces.run_in_background(folders, exec, orders, output)
         } else {
+            // In the background, what others change meanwhile has to be seen.
+            let view = if background { ViewChoice::Reading } else { view };
             self.namespaces.run_and_tell(folders, exec, view, orders, output, |view, why_not| {
                 warn(match view {
                     View::Live => format!(
@@ -52,7 +54,8 @@ impl Executor for NamespaceExecutor {
                          cannot be had: {why_not}"
                     ),
                     View::ReadOnly => format!(
-                        "nothing can be changed, because no other view can be had: {why_not}"
+                        "nothing in the folders can be changed, but pipes in them are those of \
+                         programs outside, because no overlay can be had: {why_not}"
                     ),
                 });
             })

@@ -403,7 +403,7 @@ impl Session {
             })
             .collect();
         let isolation = active.executor.isolation();
-        let view = self.choose_view(request, isolation, workers)?;
+        let view = self.choose_view(request, isolation, workers, &folders)?;
         let keepers = super::keepers_of(&active.folders)?;
         let shared = super::shared(&active.folders, &keepers);
         let warn = |message| self.bus.tell(&Event::Warning { directory: None, message });

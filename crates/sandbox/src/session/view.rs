@@ -1,9 +1,10 @@
 //! Which view a command gets.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use codeagent_control::{ByteString, CommandLine, Stream};
-use codeagent_namespace::{View, ViewChoice};
+use codeagent_namespace::{View, ViewChoice, WorkFolder};
 use serde::{Deserialize, Serialize};
 
 use super::Session;
@@ -43,6 +44,7 @@ impl Session {
         request: &CommandRequest,
         isolation: Isolation,
         workers: &Workers,
+        folders: &[WorkFolder<'_>],
     ) -> Result<ChosenView> {
         let named = |choice| Ok(ChosenView { choice, only_reads: false });
         match request.view.unwrap_or(self.options.view) {
@@ -58,7 +60,8 @@ impl Session {
             ViewSetting::Auto
                 if isolation == Isolation::Namespace
                     && self.only_reads(request)
-                    && is_all_written_out(workers) =>
+                    && is_all_written_out(workers)
+                    && !hold_mounts(folders) =>
             {
                 Ok(ChosenView { choice: ViewChoice::Reading, only_reads: true })
             }
@@ -105,6 +108,16 @@ fn is_all_written_out(workers: &Workers) -> bool {
     !workers.iter().flatten().any(is_served)
 }
 
+/// What is mounted in a folder is not seen in the other views either.
+fn hold_mounts(folders: &[WorkFolder<'_>]) -> bool {
+    let is_in = |point: &PathBuf, folder: &WorkFolder<'_>| {
+        point != folder.path && point.starts_with(folder.path)
+    };
+    codeagent_worker::mount_points().map_or(true, |points| {
+        points.iter().any(|point| folders.iter().any(|folder| is_in(point, folder)))
+    })
+}
+
 fn text(bytes: &ByteString) -> Option<&str> {
     std::str::from_utf8(bytes.as_bytes()).ok()
 }
@@ -123,9 +136,18 @@ const REFUSAL: &[u8] = b"Read-only file system";
 
 impl Refusals {
     pub(super) fn hear(&mut self, stream: Stream, bytes: &[u8]) {
+        if self.was_told {
+            return;
+        }
+        let holds = |bytes: &[u8]| bytes.windows(REFUSAL.len()).any(|part| part == REFUSAL);
         let end = &mut self.ends[usize::from(stream == Stream::Stderr)];
-        end.extend_from_slice(bytes);
-        self.was_told |= end.windows(REFUSAL.len()).any(|part| part == REFUSAL);
+        // Where two pieces meet, and within this one.
+        end.extend_from_slice(&bytes[..bytes.len().min(REFUSAL.len())]);
+        self.was_told = holds(end) || holds(bytes);
+        if let Some(last) = bytes.last_chunk::<{ REFUSAL.len() }>() {
+            end.clear();
+            end.extend_from_slice(last);
+        }
         end.drain(..end.len().saturating_sub(REFUSAL.len() - 1));
     }
 

@@ -43,12 +43,12 @@ fn looking_around_only_reads() {
         "echo \"it's $HOME\" '$(rm x)' \\$x",
         "echo $(pwd) \"$(cat a | wc -l)\"",
         "printf '%s\\n' \"${HOME}\" \"x$\"",
-        "[ -f a ] && test -n \"$(ls -A)\"",
+        "[ -f a ] && test -n a",
+        "echo $?; ls 2>&1",
         "ls 2>/dev/null",
         "ls >/dev/null 2>&1; ls >> /dev/null",
         "ls > '/dev/null'",
         "# what is here?\nls # all of it\n\npwd",
-        "ls \\\n  -l",
         "ls |\n wc -l",
         "true;",
     ]);
@@ -363,10 +363,48 @@ fn what_the_person_says_writes_does_not_only_read() {
 
 #[test]
 fn variables_that_say_nothing_about_files_are_known() {
-    for name in ["LANG", "LC_ALL", "TERM", "NO_COLOR"] {
+    for name in ["TERM", "NO_COLOR"] {
         assert!(is_harmless_variable(name), "{name}");
     }
-    for name in ["PATH", "GIT_EXTERNAL_DIFF", "LD_PRELOAD", "RIPGREP_CONFIG_PATH", "ENV", "PAGER"] {
+    for name in [
+        "PATH",
+        "GIT_EXTERNAL_DIFF",
+        "LD_PRELOAD",
+        "RIPGREP_CONFIG_PATH",
+        "ENV",
+        "PAGER",
+        "LANG",
+        "LC_ALL",
+    ] {
         assert!(!is_harmless_variable(name), "{name}");
     }
+}
+
+/// Each of them wrote, or ran something, in one shell or another.
+#[test]
+fn lines_that_shells_read_in_other_ways_do_not_only_read() {
+    none_reads(&[
+        "ls \\\n  -l",
+        "ls \\\n# '\ntouch X #'",
+        "ls | \\\n# '\ntouch X #'",
+        "uniq a $?>/dev/null",
+        "uniq a 12>/dev/null",
+        "uniq a 99999999999>/dev/null",
+        "ls >&12",
+        "uniq -- -a b",
+        "uniq -- a",
+        "printf -v 'v[$(touch X)]' 1",
+        "printf -vPATH .; ls",
+        "printf \"$x\" 1",
+        "printf $x 1",
+        "printf",
+        "test -v 'v[$(touch X)]'",
+        "[ -v 'v[$(touch X)]' ]",
+        "test $x a",
+        "test -n \"$(ls -A)\"",
+        "file -p a",
+        "file --preserve-date a",
+        "file --uncompress-noreport a",
+        "git for-each-ref --format='%(signature)'",
+    ]);
 }
