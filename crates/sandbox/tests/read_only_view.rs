@@ -136,7 +136,7 @@ fn what_the_line_does_not_say_is_a_doubt() {
     let office = Office::new();
     let mut request = CommandRequest::shell("git diff");
     request.env.insert("GIT_EXTERNAL_DIFF".into(), "./x".into());
-    request.env.insert("TERM".into(), "C".into());
+    request.env.insert("NO_COLOR".into(), "1".into());
     assert_eq!(office.exec(&request).view, Some(View::Transactional));
     request.env.remove("GIT_EXTERNAL_DIFF");
     assert_eq!(office.exec(&request).view, Some(View::ReadOnly));
