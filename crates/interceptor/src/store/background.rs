@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use codeagent_common::RelPath;
 
@@ -16,9 +17,27 @@ pub(crate) type Counted = Arc<OnceLock<u64>>;
 /// As `nice` has it.
 const NICENESS: i32 = 10;
 
+/// Whoever leaves something to be done here is in the middle of something that is waited for, and
+/// would have to share the filesystem's locks and the processors with it.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 enum Job {
     Delete(PathBuf),
     Count { objects: Arc<Dir>, directories: Vec<u32>, counted: Counted },
+}
+
+impl Job {
+    fn run(self, stop: &AtomicBool) {
+        match self {
+            // What cannot be deleted now is tried again at the next start.
+            Self::Delete(path) => drop(delete(&path)),
+            Self::Count { objects, directories, counted } => {
+                if let Some(bytes) = count(&objects, &directories, stop) {
+                    let _ = counted.set(bytes);
+                }
+            }
+        }
+    }
 }
 
 pub(crate) struct Background {
@@ -38,16 +57,12 @@ impl Background {
             std::thread::Builder::new().name("undo-background".into()).spawn(move || {
                 // Whoever waits for something comes first. (Of a thread, whatever its name says.)
                 let _ = rustix::process::setpriority_process(None, NICENESS);
-                for job in jobs {
-                    match job {
-                        // What cannot be deleted now is tried again at the next start.
-                        Job::Delete(path) => drop(delete(&path)),
-                        Job::Count { objects, directories, counted } => {
-                            if let Some(bytes) = count(&objects, &directories, &stop) {
-                                let _ = counted.set(bytes);
-                            }
-                        }
+                while let Ok(first) = jobs.recv() {
+                    if !stop.load(Ordering::Relaxed) {
+                        std::thread::park_timeout(PATIENCE);
                     }
+                    // What came meanwhile has waited, too.
+                    std::iter::once(first).chain(jobs.try_iter()).for_each(|job| job.run(&stop));
                 }
             })?;
         Ok(Self { queue: Some(queue), thread: Some(thread), stopping })
@@ -75,6 +90,7 @@ impl Drop for Background {
         self.stopping.store(true, Ordering::Relaxed);
         self.queue = None;
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
