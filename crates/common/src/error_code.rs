@@ -17,6 +17,8 @@ pub enum ErrorCode {
     UndoVersionMismatch,
     UndoDisabled,
     UndoLocked,
+    /// Another history is kept of it.
+    FolderInUse,
     UndoCorrupt,
     RollbackBlocked,
     StepUnprotected,
@@ -106,6 +108,7 @@ impl ErrorCode {
                 "use the program that wrote it, or discard the old history to start afresh"
             }
             Self::UndoLocked => "end the process that holds it, or let that one do the work",
+            Self::FolderInUse => "end that one first, or use its undo directory",
             Self::UndoCorrupt => "verify names what is damaged; other steps are unaffected",
             Self::RollbackBlocked => {
                 "undo with skip_conflicts to keep those files, or with force to overwrite them"

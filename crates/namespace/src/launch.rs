@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::cgroup::Cgroup;
 use crate::link;
-use crate::report::{Confinement, Failed, News};
+use crate::report::{Confinement, Failed, Landlock, News};
 use crate::spec::Spec;
 
 /// Tells the program that it is to become a sandbox.
@@ -85,7 +85,7 @@ impl Sandbox {
             .spawn()?;
         // Before it forks: what it starts is in there, too.
         let cgroup = Cgroup::around(guard.id(), &spec.limits);
-        let confinement = Confinement { landlock: false, seccomp: false, capabilities: false };
+        let confinement = Confinement { landlock: Landlock::Missing };
         Ok((Self { guard, first: None, setup, channel, confinement, cgroup }, control))
     }
 

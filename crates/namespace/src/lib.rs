@@ -28,10 +28,16 @@ pub use executor::{
 };
 pub use facts::{Fact, FactId, FactsRequest, Presence, facts};
 pub use launch::{Sandbox, StartError};
-pub use report::{Confinement, Failed};
+pub use report::{Confinement, Failed, Landlock};
 pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};
 pub use steps::Steps;
 pub use surroundings::{Keep, Policy, Surroundings, forget};
+
+/// Whether something stands behind the mounts of a sandbox, should there be a mistake in them. Asking
+/// costs next to nothing.
+pub fn has_second_wall() -> bool {
+    inside::has_second_wall()
+}
 
 /// Where commands find the proxy, with [`Network::Gateway`].
 pub const GATEWAY_PORT: u16 = 3128;

@@ -2,18 +2,24 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What keeps commands in, beside the namespaces.
+/// What keeps commands in, beside the namespaces and what no command is begun without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
-    /// Writing only where it is meant to be, and no sockets or signals to the outside.
-    pub landlock: bool,
-    pub seccomp: bool,
-    pub capabilities: bool,
+    pub landlock: Landlock,
+}
+
+/// Writing only where it is meant to be, and no sockets or signals to the outside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Landlock {
+    Complete,
+    /// As far as the kernel knows it.
+    Partial,
+    Missing,
 }
 
 impl Confinement {
     pub fn is_complete(self) -> bool {
-        self.landlock && self.seccomp && self.capabilities
+        self.landlock == Landlock::Complete
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `calls` | the threads that do |
 //! | `outbox` | what is on its way to one client |
 //! | `process` | the life of the worker process itself |
+//! | `claim` | whose a folder is |
 //! | `confine` | what that process gives up before it begins |
 //! | `enclosure` | a root directory of its own, with nothing in it |
 //! | `system_calls` | those it may make from then on |
@@ -17,6 +18,7 @@
 #![cfg(target_os = "linux")]
 
 mod calls;
+mod claim;
 mod client;
 mod confine;
 mod enclosure;

@@ -18,6 +18,7 @@ use codeagent_interceptor::{
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
+use crate::claim::Claim;
 use crate::confine;
 use crate::enclosure;
 use crate::link;
@@ -110,6 +111,8 @@ struct Life {
     listener: Option<UnixListener>,
     undo_dir: OwnedFd,
     ambient_timeout: Duration,
+    /// Goes before the lock on the undo directory does: who gets that can have the folder, too.
+    claim: Option<Claim>,
 }
 
 fn start(
@@ -121,6 +124,11 @@ fn start(
     raise_descriptor_limit();
     let mut settings = settings;
     let undo_dir = open_undo_dir(&mut settings)?;
+    // Before anything is recovered. Of a folder that does not change, there may be many pictures.
+    let claim = match settings.read_only {
+        false => Some(Claim::take(&working_dir, &undo_dir)?),
+        true => None,
+    };
     // While there is but one thread: others would keep the freedom they were born with.
     let enclosed = enclosure::enter(working_dir.as_fd(), undo_dir.as_fd())?;
     let is_enclosed = enclosed.is_some();
@@ -164,7 +172,8 @@ fn start(
         turns: Turns::default(),
     };
     let ambient_timeout = settings.ambient_timeout;
-    let life = Life { server: Arc::new(server), attached, listener, undo_dir, ambient_timeout };
+    let server = Arc::new(server);
+    let life = Life { server, attached, listener, undo_dir, ambient_timeout, claim };
     Ok((life, Ready { recovery, confinement, unreachable }))
 }
 
@@ -295,6 +304,7 @@ impl Life {
             server.finish_calls(Instant::now() + LAST_WORDS);
         }
         let _ = remove_socket(&self.undo_dir);
+        drop(self.claim);
     }
 }
 

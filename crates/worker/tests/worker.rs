@@ -334,6 +334,30 @@ fn nonsense_on_the_socket_ends_that_connection_and_nothing_else() {
     worker.end(Duration::ZERO).unwrap();
 }
 
+/// Each would take what the other one undoes for somebody's edits.
+#[test]
+fn a_second_history_of_a_folder_is_refused_until_the_first_one_has_ended() {
+    let workspace = workspace();
+    let other_undo = tempfile::tempdir_in(workspace.undo().parent().unwrap()).unwrap();
+    let elsewhere = |read_only| {
+        let mut settings = Settings::new(workspace.working(), other_undo.path().join("undo"));
+        settings.read_only = read_only;
+        let mut spec = WorkerSpec::new(settings).unwrap();
+        spec.program = PathBuf::from(env!("CARGO_BIN_EXE_worker-probe"));
+        WorkerProcess::start(&spec, |_| {}).unwrap()
+    };
+    let first = start(&workspace);
+    let refused = elsewhere(false).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::FolderInUse);
+    assert!(refused.to_string().contains(&format!("process {}", first.id())), "{refused}");
+    elsewhere(true).unwrap().end(Duration::ZERO).unwrap();
+    let killed = rustix::process::Pid::from_raw(i32::try_from(first.id()).unwrap()).unwrap();
+    rustix::process::kill_process(killed, rustix::process::Signal::KILL).unwrap();
+    let second = elsewhere(false).unwrap();
+    second.client().change(write("one", "changed")).unwrap();
+    assert_eq!(fs::read(workspace.path("one")).unwrap(), b"changed");
+}
+
 #[test]
 fn a_worker_that_cannot_start_says_why() {
     let workspace = workspace();

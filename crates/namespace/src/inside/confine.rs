@@ -1,4 +1,5 @@
-//! What commands cannot do, beyond what they cannot see. What the kernel lacks is reported.
+//! What commands cannot do, beyond what they cannot see. Without Landlock they are begun all the same,
+//! and whoever asked is told; without the rest they are not.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +16,7 @@ use seccompiler::{
     SeccompRule, sock_filter,
 };
 
-use crate::report::Confinement;
+use crate::report::{Confinement, Landlock};
 use crate::spec::{Folder, FolderView, Limits, Spec};
 
 /// The newest rights this program knows; older kernels enforce what they have.
@@ -35,12 +36,12 @@ pub(super) fn confine(spec: &Spec) -> io::Result<Confinement> {
     set_limits(spec.limits)?;
     rustix::thread::set_no_new_privs(true)?;
     let landlock = restrict_files(spec)?;
-    let capabilities = drop_capabilities();
+    drop_capabilities()?;
     // A command of the same user must not read or change the memory of what runs it.
     let behavior = rustix::process::DumpableBehavior::NotDumpable;
     rustix::process::set_dumpable_behavior(behavior)?;
-    let seccomp = forbid_system_calls(spec.nested_namespaces);
-    Ok(Confinement { landlock, seccomp, capabilities })
+    forbid_system_calls(spec.nested_namespaces)?;
+    Ok(Confinement { landlock })
 }
 
 fn set_limits(limits: Limits) -> io::Result<()> {
@@ -59,17 +60,22 @@ fn set_limits(limits: Limits) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether the kernel's Landlock is of use: its first version lets nobody move a file to another
+/// directory.
+pub(crate) fn has_second_wall() -> bool {
+    let moves = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    moves.handle_access(AccessFs::Refer).is_ok()
+}
+
 /// A second wall behind the mounts: writing only where it is meant to be.
-fn restrict_files(spec: &Spec) -> io::Result<bool> {
+fn restrict_files(spec: &Spec) -> io::Result<Landlock> {
+    if !has_second_wall() {
+        return Ok(Landlock::Missing);
+    }
     let rules = || -> Result<_, landlock::RulesetError> {
         // Everything that is in the tree may be read, and nothing else has a name or is open here. To
         // have that checked at each opening, all the way up to the root, takes longer than the rest.
         let all = AccessFs::from_all(RIGHTS) & !AccessFs::from_read(RIGHTS);
-        // The first version of Landlock lets nobody move a file to another directory.
-        let moves = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-        if moves.handle_access(AccessFs::Refer).is_err() {
-            return Ok(false);
-        }
         let mut ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(all)?
@@ -94,27 +100,25 @@ fn restrict_files(spec: &Spec) -> io::Result<bool> {
                 ruleset = ruleset.add_rule(PathBeneath::new(directory, access))?;
             }
         }
-        Ok(ruleset.restrict_self()?.ruleset == RulesetStatus::FullyEnforced)
+        Ok(match ruleset.restrict_self()?.ruleset {
+            RulesetStatus::FullyEnforced => Landlock::Complete,
+            RulesetStatus::PartiallyEnforced => Landlock::Partial,
+            RulesetStatus::NotEnforced => Landlock::Missing,
+        })
     };
     rules().map_err(io::Error::other)
 }
 
-fn drop_capabilities() -> bool {
+fn drop_capabilities() -> io::Result<()> {
     let keep = if rustix::process::getuid().is_root() { OF_ROOT } else { CapabilitySet::empty() };
-    let dropped = || {
-        for capability in CapabilitySet::all().difference(keep).iter() {
-            // Those that this kernel does not know cannot be removed.
-            let _ = rustix::thread::remove_capability_from_bounding_set(capability);
-        }
-        rustix::thread::clear_ambient_capability_set()?;
-        let sets = CapabilitySets {
-            effective: keep,
-            permitted: keep,
-            inheritable: CapabilitySet::empty(),
-        };
-        rustix::thread::set_capabilities(None, sets)
-    };
-    dropped().is_ok()
+    for capability in CapabilitySet::all().difference(keep).iter() {
+        // Those that this kernel does not know cannot be removed.
+        let _ = rustix::thread::remove_capability_from_bounding_set(capability);
+    }
+    rustix::thread::clear_ambient_capability_set()?;
+    let sets =
+        CapabilitySets { effective: keep, permitted: keep, inheritable: CapabilitySet::empty() };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
 /// System calls that no development tool needs, and that reach what namespaces do not hide.
@@ -175,26 +179,24 @@ const SOCK_PACKET: u64 = 10;
 /// Puts characters into a terminal as if somebody had typed them there.
 const TYPING: [u64; 2] = [libc::TIOCSTI, libc::TIOCLINUX];
 
-pub(super) fn forbid_system_calls(nested_namespaces: bool) -> bool {
-    let filters = || -> Result<Vec<BpfProgram>, seccompiler::Error> {
+pub(super) fn forbid_system_calls(nested_namespaces: bool) -> io::Result<()> {
+    let filters = || -> Result<(), seccompiler::Error> {
         let mut programs = vec![without_x32(refuse(forbidden(nested_namespaces)?, libc::EPERM)?)];
         if !nested_namespaces {
             // Its flags are in memory, where a filter cannot look; the C library does without it.
             let clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
             programs.push(refuse(clone3, libc::ENOSYS)?);
         }
-        Ok(programs)
+        programs.iter().try_for_each(|program| seccompiler::apply_filter(program))
     };
-    filters().is_ok_and(|programs| {
-        programs.iter().all(|program| seccompiler::apply_filter(program).is_ok())
-    })
+    filters().map_err(io::Error::other)
 }
 
 /// No socket that could be connected to one of the host. Pairs remain, but for those that can send to
 /// others than each other.
-pub(super) fn forbid_local_sockets() -> bool {
+pub(super) fn forbid_local_sockets() -> io::Result<()> {
     use SeccompCmpOp::{Eq, MaskedEq};
-    let filter = || -> Result<BpfProgram, seccompiler::Error> {
+    let filter = || -> Result<(), seccompiler::Error> {
         let when = |argument, operator, value| {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
         };
@@ -205,9 +207,9 @@ pub(super) fn forbid_local_sockets() -> bool {
             let pair = SeccompRule::new(vec![when(1, MaskedEq(0xf), kind as u64)?])?;
             rules.entry(libc::SYS_socketpair).or_default().push(pair);
         }
-        refuse(rules, libc::EPERM)
+        seccompiler::apply_filter(&refuse(rules, libc::EPERM)?)
     };
-    filter().is_ok_and(|program| seccompiler::apply_filter(&program).is_ok())
+    filter().map_err(io::Error::other)
 }
 
 fn refuse(rules: Rules, errno: i32) -> Result<BpfProgram, seccompiler::Error> {

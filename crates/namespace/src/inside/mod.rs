@@ -29,6 +29,7 @@ use crate::link;
 use crate::raw::{self, Forked};
 pub(crate) use crate::report::{Confinement, Context, Failed, News};
 use crate::spec::{Network, Spec};
+pub(crate) use confine::has_second_wall;
 pub(crate) use trial::try_everything;
 
 /// The guard. Returns when nothing of the sandbox is left.
@@ -175,11 +176,12 @@ fn settle(
         Network::Gateway { .. } => Some(gateway::listen().context(context)?),
         Network::Disabled | Network::Open => None,
     };
-    let mut confinement = confine::confine(spec).context("confining commands")?;
+    let confining = "confining commands";
+    let confinement = confine::confine(spec).context(confining)?;
     gateway.map_or(Ok(()), gateway::serve).context(context)?;
     if sockets_in_reach {
         // The threads of the gateway are there already, and need them.
-        confinement.seccomp &= confine::forbid_local_sockets();
+        confine::forbid_local_sockets().context(confining)?;
     }
     Ok(confinement)
 }

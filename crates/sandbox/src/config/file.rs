@@ -95,6 +95,7 @@ pub struct Commands {
     pub max_processes: Option<u64>,
     pub max_open_files: Option<u64>,
     pub max_file_bytes: Option<u64>,
+    pub nested_namespaces: Option<bool>,
     /// Of the home.
     pub toolchains: Vec<PathBuf>,
     pub readable: Vec<PathBuf>,
@@ -156,6 +157,7 @@ impl FileConfig {
         limits.processes = commands.max_processes.or(limits.processes);
         limits.open_files = commands.max_open_files.or(limits.open_files);
         limits.file_bytes = commands.max_file_bytes.or(limits.file_bytes);
+        set(&mut options.nested_namespaces, commands.nested_namespaces);
         options.lists = classify;
         options.toolchains.extend(commands.toolchains);
         options.readable.extend(commands.readable);

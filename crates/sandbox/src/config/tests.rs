@@ -53,7 +53,8 @@ fn a_project_can_only_make_things_stricter() {
         [undo]\nmax_steps = 1000\nmax_step_bytes = 10\n\
         [safeguards]\ndelete_threshold = 50\n\
         [protected]\nallow = ['.envrc']\ndeny = ['infra/']\n\
-        [commands]\nreadable = ['/root']\nmax_processes = 20\n[classify]\nread_only = ['rm']\n";
+        [commands]\nreadable = ['/root']\nmax_processes = 20\nnested_namespaces = true\n\
+        [classify]\nread_only = ['rm']\n";
     fs::write(dir.path().join(NAME), project).unwrap();
     let mut options = options_in(dir.path());
     options.safeguards.delete_threshold = Some(10);
@@ -69,7 +70,14 @@ fn a_project_can_only_make_things_stricter() {
     assert!(options.rules.deny.contains(&"infra/".to_owned()));
     assert_eq!(options.command_limits.processes, Some(20));
     assert!(options.readable.is_empty());
-    for key in ["undo.max_steps", "protected.allow", "commands.readable", "classify"] {
+    assert!(!options.nested_namespaces);
+    for key in [
+        "undo.max_steps",
+        "protected.allow",
+        "commands.readable",
+        "commands.nested_namespaces",
+        "classify",
+    ] {
         assert!(ignored.iter().any(|line| line.starts_with(key)), "{key}: {ignored:?}");
     }
 }

@@ -78,6 +78,11 @@ pub(super) fn tighten(options: &mut SessionOptions, config: FileConfig) -> Vec<&
     limits.processes = least(limits.processes, commands.max_processes);
     limits.open_files = least(limits.open_files, commands.max_open_files);
     limits.file_bytes = least(limits.file_bytes, commands.max_file_bytes);
+    match commands.nested_namespaces {
+        Some(false) => options.nested_namespaces = false,
+        Some(true) => ignored.unless(options.nested_namespaces, "commands.nested_namespaces"),
+        None => {}
+    }
     ignored.unless(commands.toolchains.is_empty(), "commands.toolchains");
     ignored.unless(commands.readable.is_empty(), "commands.readable");
     ignored.unless(classify.is_empty(), "classify");

@@ -14,8 +14,13 @@ use crate::error::{Result, SandboxError};
 use crate::session::VmOptions;
 
 /// Without these no command can be contained.
-const NEEDED: [FactId; 4] =
-    [FactId::UserNamespaces, FactId::NamespaceCapabilities, FactId::MountApi, FactId::OwnProc];
+const NEEDED: [FactId; 5] = [
+    FactId::UserNamespaces,
+    FactId::NamespaceCapabilities,
+    FactId::MountApi,
+    FactId::OwnProc,
+    FactId::Seccomp,
+];
 
 /// An executor that can be made, and why it is not a better one.
 #[derive(Debug)]

@@ -99,7 +99,7 @@ pub struct Ran {
     pub other_view: Option<String>,
     /// Why what it did to the folders cannot be undone, if it cannot.
     pub not_undoable: Option<String>,
-    /// Landlock, seccomp and capabilities all keep it in, beside the namespaces.
+    /// Everything keeps it in that should.
     pub confined: bool,
     /// From the end of its last process until its steps were closed.
     pub committed_in: Duration,
@@ -111,6 +111,11 @@ pub type Tell = Arc<dyn Fn(String) + Send + Sync>;
 /// Runs commands of one session.
 pub trait Executor: Send + Sync + fmt::Debug {
     fn isolation(&self) -> Isolation;
+
+    /// What should keep commands in, beside that, and cannot be had here.
+    fn weakness(&self) -> Option<String> {
+        None
+    }
 
     /// Before each command: makes what lasts longer than one, if it is not there. `warn` is for what
     /// people have to know.

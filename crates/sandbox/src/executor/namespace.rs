@@ -35,6 +35,15 @@ impl Executor for NamespaceExecutor {
         Isolation::Namespace
     }
 
+    fn weakness(&self) -> Option<String> {
+        let has_all = codeagent_namespace::has_second_wall();
+        (!has_all).then(|| {
+            "only mounts keep commands from other files: this machine has no Landlock that could \
+             stand behind them (see `sandbox doctor`)"
+                .into()
+        })
+    }
+
     fn run(&self, work: Work<'_>) -> Result<Ran> {
         let Work { folders, exec, view, background, orders, output, shared: _, warn, .. } = work;
         // Whoever asked for a view in which nothing can be changed gets no other.

@@ -235,6 +235,7 @@ impl Session {
         executor.tell_of_losses(Arc::new(move |message| {
             bus.tell(&Event::Warning { directory: None, message });
         }));
+        executor.weakness().into_iter().for_each(&warn);
         executor.begin(&shared(&folders, &keepers), &warn, cancel)?;
         if executor.isolation() == Isolation::Host && self.options.network != NetworkChoice::Open {
             let message = "on this machine itself, commands reach the network as you do, whatever \
@@ -294,6 +295,7 @@ impl Session {
             (NetworkChoice::Allowlist, None) | (NetworkChoice::Disabled, _) => Network::Disabled,
         };
         policy.limits = options.command_limits;
+        policy.nested_namespaces = options.nested_namespaces;
         policy.toolchains.clone_from(&options.toolchains);
         policy.readable.clone_from(&options.readable);
         // The histories of all folders are in there, but for those that have a place of their own.

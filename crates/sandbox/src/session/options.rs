@@ -34,6 +34,8 @@ pub struct SessionOptions {
     /// Where they are kept; a place is found if none is given.
     pub state_dir: Option<PathBuf>,
     pub command_limits: Limits,
+    /// Commands may make user namespaces of their own.
+    pub nested_namespaces: bool,
     /// Directories of the home in which tools live, beside the usual ones.
     pub toolchains: Vec<PathBuf>,
     /// Further paths of the host that commands can read.
@@ -59,6 +61,10 @@ pub struct SessionOptions {
     pub program: Option<PathBuf>,
 }
 
+/// More than builds and browsers have at once, threads included, and few enough for a machine to bear
+/// a command that does nothing but start more.
+const MAX_PROCESSES: u64 = 4096;
+
 impl SessionOptions {
     pub fn new(folders: Vec<FolderOptions>) -> Self {
         Self {
@@ -70,7 +76,8 @@ impl SessionOptions {
             persistent: true,
             vm: VmOptions::default(),
             state_dir: None,
-            command_limits: Limits::default(),
+            command_limits: Limits { processes: Some(MAX_PROCESSES), ..Limits::default() },
+            nested_namespaces: false,
             toolchains: Vec::new(),
             readable: Vec::new(),
             limits: ResourceLimits::default(),

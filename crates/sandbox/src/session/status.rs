@@ -28,6 +28,8 @@ pub struct SessionStatus {
     pub isolation: Option<Isolation>,
     /// What would have been better, and why it could not be had.
     pub passed_over: Vec<(Isolation, String)>,
+    /// What should keep commands in as well, and cannot be had.
+    pub weakness: Option<String>,
     /// What was asked for.
     pub view: ViewSetting,
     /// What carries the folders, if there is a guest.
@@ -80,6 +82,7 @@ impl Session {
             state: if commands.is_empty() { State::Idle } else { State::Running },
             isolation: Some(active.executor.isolation()),
             passed_over: active.passed_over.clone(),
+            weakness: active.executor.weakness(),
             view: self.options.view,
             backend: self.options.vm.backend,
             commands,
@@ -93,6 +96,7 @@ impl Session {
             state: State::Stopped,
             isolation: None,
             passed_over: vec![],
+            weakness: None,
             view: self.options.view,
             backend: self.options.vm.backend,
             commands: vec![],

@@ -205,6 +205,7 @@ pub(crate) fn warnings(status: &OurStatus) -> Vec<String> {
     for (better, reason) in &status.passed_over {
         warnings.push(format!("{better} isolation cannot be had: {reason}"));
     }
+    warnings.extend(status.weakness.clone());
     for folder in &status.directories {
         if !folder.worker_confined {
             warnings.push(format!("what serves {} is not fully confined", folder.label));
