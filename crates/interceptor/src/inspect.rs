@@ -74,10 +74,10 @@ pub fn verify(undo_dir: &Path) -> io::Result<VerifyReport> {
     if let Err(error) = check_counters(undo_dir) {
         report.find("counters", error);
     }
-    if !BarrierLog::is_sound(&undo_dir.join("barriers"))? {
+    if !BarrierLog::is_sound(&undo_dir.join("barriers").into())? {
         report.find("barriers", "damaged or missing");
     }
-    if !RemadeLog::is_sound(&undo_dir.join("remade"))? {
+    if !RemadeLog::is_sound(&undo_dir.join("remade").into())? {
         report.find("remade", "damaged or missing");
     }
     if !LoanBook::is_sound(undo_dir)? {
@@ -136,14 +136,14 @@ fn verify_entry(
     written: &mut HashSet<ObjectRef>,
     report: &mut VerifyReport,
 ) -> io::Result<()> {
-    match (dir.summary(), ChangeTable::read(&dir.path().join("changes"))) {
+    match (dir.summary(), ChangeTable::read(&dir.place().join("changes"))) {
         (Err(error), _) => report.find(format!("{place}/summary.json"), error),
         (Ok((_, check)), Ok((_, trailer))) if check != trailer.summary_check => {
             report.find(format!("{place}/summary.json"), "it was changed after the step");
         }
         _ => {}
     }
-    if !ChangeTable::refreshed_is_sound(&dir.refreshed_path())? {
+    if !ChangeTable::refreshed_is_sound(&dir.refreshed())? {
         report.find(format!("{place}/refreshed"), "damaged");
     }
     if let Err(error) = dir.held_below() {

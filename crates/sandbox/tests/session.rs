@@ -540,3 +540,34 @@ fn a_session_that_stops_ends_its_commands_and_keeps_what_they_did() {
     assert!(office.workspace.path("up").exists() && office.workspace.path("x").exists());
     assert_eq!(office.session.history(None).unwrap().len(), 2);
 }
+
+fn output(office: &Office, script: &str) -> (i32, String) {
+    let mut printed = Vec::new();
+    let request = CommandRequest::shell(script);
+    let report = office.session.exec(&request, |_, data| printed.extend_from_slice(data)).unwrap();
+    (report.exit_code, String::from_utf8_lossy(&printed).trim().to_owned())
+}
+
+/// A command that does nothing but start more must not take the machine along.
+#[test]
+fn commands_have_no_more_processes_than_a_machine_bears() {
+    let office = Office::new();
+    let limit = match rustix::process::geteuid().is_root() {
+        true => "cat /proc/sys/kernel/pid_max",
+        false => "awk '/Max processes/ {print $3}' /proc/self/limits",
+    };
+    assert_eq!(output(&office, limit), (0, "4096".to_owned()));
+}
+
+#[test]
+fn user_namespaces_can_be_allowed() {
+    let script = "command -v unshare >/dev/null || exit 9; unshare --user true 2>/dev/null";
+    let (refused, _) = output(&Office::new(), script);
+    assert_eq!(refused, 1);
+    let workspace = TempWorkspace::with_fixture(fill);
+    let office = Office::with(workspace, |options| options.nested_namespaces = true);
+    assert_eq!(output(&office, script), (0, String::new()));
+    // They mount nothing all the same.
+    let mounting = "unshare --user --map-root-user --mount true 2>/dev/null";
+    assert_ne!(output(&office, mounting).0, 0);
+}

@@ -19,7 +19,10 @@ const MAX_UNREAD: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     state: Mutex<State>,
+    /// For all but whoever writes.
     changed: Condvar,
+    /// There is something to write, or no more will come: it is not woken for anything else.
+    to_write: Condvar,
     /// For replies that need not wait for anything: to wake up whoever writes takes longer.
     client: Option<UnixStream>,
 }
@@ -42,6 +45,13 @@ struct State {
     missed: u64,
 }
 
+impl State {
+    /// Nothing more has to be written, once what is there has been.
+    fn is_over(&self) -> bool {
+        self.broken || (self.heard_all && self.calls == 0)
+    }
+}
+
 impl Outbox {
     pub(crate) fn to(client: UnixStream) -> Self {
         Self { client: Some(client), ..Self::default() }
@@ -58,7 +68,12 @@ impl Outbox {
     /// A call is over: it has its reply, and its thread is free. Only then, so that who does not
     /// read gets no more threads.
     pub(crate) fn end_call(&self) {
-        self.state.lock().calls -= 1;
+        let mut state = self.state.lock();
+        state.calls -= 1;
+        if state.is_over() {
+            self.to_write.notify_one();
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -75,13 +90,18 @@ impl Outbox {
         let is_first = state.unread.is_empty() && !state.writing && !state.writing_itself;
         let Some(client) = self.client.as_ref().filter(|_| is_first) else {
             state.unread.push_back(message);
-            self.changed.notify_all();
+            self.to_write.notify_one();
             return;
         };
         state.writing_itself = true;
         drop(state);
         let written = link::send_bytes(client, &message, &[]);
-        self.state.lock().writing_itself = false;
+        let mut state = self.state.lock();
+        state.writing_itself = false;
+        if !state.unread.is_empty() {
+            self.to_write.notify_one();
+        }
+        drop(state);
         if written.is_err() {
             self.broke();
         }
@@ -103,7 +123,7 @@ impl Outbox {
             state.missed += 1;
         } else {
             state.unread.push_back(message.to_vec());
-            self.changed.notify_all();
+            self.to_write.notify_one();
         }
     }
 
@@ -125,16 +145,17 @@ impl Outbox {
                 }
                 return Some(message);
             }
-            if state.broken || (state.heard_all && state.calls == 0) {
+            if state.is_over() {
                 return None;
             }
-            self.changed.wait(&mut state);
+            self.to_write.wait(&mut state);
         }
     }
 
     /// Of whoever reads: no more calls will come.
     pub(crate) fn heard_all(&self) {
         self.state.lock().heard_all = true;
+        self.to_write.notify_one();
         self.changed.notify_all();
     }
 
@@ -143,6 +164,7 @@ impl Outbox {
         let mut state = self.state.lock();
         (state.broken, state.writing) = (true, false);
         state.unread.clear();
+        self.to_write.notify_one();
         self.changed.notify_all();
     }
 

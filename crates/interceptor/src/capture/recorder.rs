@@ -82,7 +82,7 @@ impl Recorder {
         let store = &workspace.store;
         let failed = || UndoError::io("starting a step in the undo directory");
         let (dir, journal) =
-            StepDir::create(store.wal_path(), &header, &store.probe).map_err(failed())?;
+            StepDir::create(store.wal_place(), &header, &store.probe).map_err(failed())?;
         let objects = dir.objects().map_err(failed())?;
         store.remember(header.sequence, &dir);
         if let Err(error) = store.sync_new_step(&dir) {

@@ -1,10 +1,9 @@
 //! How far an interrupted recovery came.
 
 use std::io;
-use std::path::Path;
 
 use crate::probe::Probe;
-use crate::store::{FrameReader, FrameWriter};
+use crate::store::{FrameReader, FrameWriter, Place};
 
 const MAGIC: &[u8; 8] = b"CAUCURS1";
 
@@ -15,11 +14,11 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    pub(super) fn open(path: &Path, probe: Probe) -> io::Result<Self> {
-        let position = FrameReader::open(path, MAGIC)
+    pub(super) fn open(place: &Place, probe: Probe) -> io::Result<Self> {
+        let position = FrameReader::open(place, MAGIC)
             .ok()
             .and_then(|frames| frames.get(frames.len().checked_sub(1)?));
-        Ok(Self { frames: FrameWriter::open(path, MAGIC, probe)?, position })
+        Ok(Self { frames: FrameWriter::open(place, MAGIC, probe)?, position })
     }
 
     pub(super) fn position(&self) -> Option<u64> {

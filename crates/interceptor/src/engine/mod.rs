@@ -138,7 +138,7 @@ impl UndoEngine {
                 expected: FORMAT_VERSION,
             });
         }
-        let remade = RemadeLog::open(&store.remade_path(), store.probe.clone())
+        let remade = RemadeLog::open(&store.remade_place(), store.probe.clone())
             .map_err(UndoError::io("reading the undo directory"))?;
         let book = LoanBook::new(store.root(), store.probe.clone(), config.durable);
         let lender = Lender::start(&way_in, store.root(), book)
@@ -311,6 +311,6 @@ impl UndoEngine {
 
 fn open_barriers(workspace: &Workspace) -> Result<BarrierLog> {
     let store = &workspace.store;
-    BarrierLog::open(&store.barriers_path(), store.probe.clone())
+    BarrierLog::open(&store.barriers_place(), store.probe.clone())
         .map_err(UndoError::io("reading the barriers"))
 }

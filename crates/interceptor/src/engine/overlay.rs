@@ -196,19 +196,22 @@ impl UndoEngine {
         let mut difference = Difference::since(since);
         let mut merged = Vec::new();
         let root = up.owned_entry(RelPath::ROOT).map_err(UndoError::host)?;
-        let mut pending = vec![(RelPath::ROOT.to_buf(), seen_by_programs(&root)?)];
-        while let Some((at, meta)) = pending.pop() {
+        let present = self.workspace.tree.stat(RelPath::ROOT).map_err(UndoError::host)?;
+        let mut pending = vec![(RelPath::ROOT.to_buf(), seen_by_programs(&root)?, present)];
+        while let Some((at, meta, present)) = pending.pop() {
             let dir = up.dir_to_list(at.as_path(), meta.stamp.inode).map_err(UndoError::host)?;
             let mut names = dir.names().map_err(UndoError::host)?;
             names.sort_unstable();
             for name in names {
                 let path = at.as_path().join(&name).map_err(|_| errno(Errno::INVAL))?;
                 let entry = dir.entry(name).owned();
-                if let Some(meta) = self.compare(path.as_path(), &entry, &mut difference)? {
-                    pending.push((path, meta));
+                if let Some((meta, present)) =
+                    self.compare(path.as_path(), &entry, &mut difference)?
+                {
+                    pending.push((path, meta, Some(present)));
                 }
             }
-            merged.push((at, meta));
+            merged.push((at, meta, present));
         }
         let gone = |change: &StagedChange| match change {
             StagedChange::Remove { path } => Some(path.clone()),
@@ -230,9 +233,9 @@ impl UndoEngine {
             .filter_map(|change| change.path().parent().map(RelPath::to_buf))
             .collect();
         // Those further in first: what is done in a directory changes its times.
-        for (path, meta) in merged.into_iter().rev() {
+        for (path, meta, present) in merged.into_iter().rev() {
             if worked_in.contains(&path) || self.differs(path.as_path(), &meta)? {
-                self.note_other_attributes(path.as_path(), &meta, &mut difference)?;
+                self.note_other_attributes(path.as_path(), (&meta, present), &mut difference)?;
                 difference.change_attributes(path, meta);
             }
         }
@@ -241,13 +244,13 @@ impl UndoEngine {
     }
 
     /// Finds out what one entry of the upper layer means. Of a directory of both layers, which is
-    /// to be looked into, it returns the attributes.
+    /// to be looked into, it returns the attributes, and what it is below.
     fn compare(
         &self,
         path: RelPath<'_>,
         entry: &Entry<'_>,
         into: &mut Difference,
-    ) -> Result<Option<Meta>> {
+    ) -> Result<Option<(Meta, Stamp)>> {
         let Some(stamp) = entry.stat().map_err(UndoError::host)? else { return Ok(None) };
         let present = self.workspace.tree.stat(path).map_err(UndoError::host)?;
         if stamp.is_whiteout() {
@@ -266,10 +269,9 @@ impl UndoEngine {
         let marks = OverlayMarks::of(entry).map_err(UndoError::host)?;
         let is_itself = self.is_itself(present.as_ref(), entry, &marks)?;
         if stamp.is_dir() {
-            let merges = present.is_some_and(|present| present.is_dir()) && !marks.opaque;
-            if merges {
+            if let Some(below) = present.filter(|present| present.is_dir() && !marks.opaque) {
                 let xattrs = marks.seen(entry).map_err(UndoError::host)?;
-                return Ok(Some(Meta { stamp, scope: MetaScope::Full, xattrs }));
+                return Ok(Some((Meta { stamp, scope: MetaScope::Full, xattrs }, below)));
             }
             let parent = path.parent().unwrap_or(RelPath::ROOT);
             let parent = self.workspace.tree.stat(parent).map_err(UndoError::host)?;
@@ -336,10 +338,9 @@ impl UndoEngine {
     fn note_other_attributes(
         &self,
         path: RelPath<'_>,
-        staged: &Meta,
+        (staged, present): (&Meta, Option<Stamp>),
         into: &mut Difference,
     ) -> Result<()> {
-        let present = self.workspace.tree.stat(path).map_err(UndoError::host)?;
         if present.is_some_and(|present| present.ctime >= into.since)
             && let Some(present) = self.attributes(path)?
             && !present.differs_in_times_only(staged)

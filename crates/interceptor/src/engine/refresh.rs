@@ -86,7 +86,7 @@ impl UndoEngine {
                 continue;
             }
             let probe = self.workspace.store.probe.clone();
-            ChangeTable::add_refreshed(&step.dir.refreshed_path(), &fresh, probe)
+            ChangeTable::add_refreshed(&step.dir.refreshed(), &fresh, probe)
                 .map_err(UndoError::io("refreshing an older step"))?;
             for refreshed in fresh {
                 table.refresh(refreshed.path, refreshed.stamp);
@@ -148,7 +148,7 @@ impl UndoEngine {
         let failed = || UndoError::io("refreshing an older step");
         for step in state.history.iter().chain(state.redo.lock().iter()) {
             let probe = self.workspace.store.probe.clone();
-            let dropped = ChangeTable::drop_refreshed(&step.dir.refreshed_path(), by, probe)
+            let dropped = ChangeTable::drop_refreshed(&step.dir.refreshed(), by, probe)
                 .map_err(failed())?;
             if dropped {
                 step.reload_table()?;

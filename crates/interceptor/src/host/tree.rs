@@ -46,7 +46,7 @@ impl Dir {
         Self::from_fd(rustix::fs::open(path, flags, Mode::empty())?)
     }
 
-    pub(super) fn from_fd(fd: OwnedFd) -> io::Result<Arc<Self>> {
+    pub(crate) fn from_fd(fd: OwnedFd) -> io::Result<Arc<Self>> {
         let id = FileId::of(&fd)?;
         Ok(Arc::new(Self { fd, id, lists: None }))
     }

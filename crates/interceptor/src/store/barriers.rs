@@ -1,11 +1,11 @@
 //! External edits that were noticed, in the order they were.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
 use codeagent_common::{BarrierId, BarrierInfo};
 use serde::{Deserialize, Serialize};
 
+use super::Place;
 use super::frame::{Damage, FrameReader, replace_frames};
 use crate::probe::Probe;
 
@@ -19,31 +19,31 @@ struct Standing {
 }
 
 pub(crate) struct BarrierLog {
-    path: PathBuf,
+    place: Place,
     probe: Probe,
     standing: Standing,
 }
 
 impl BarrierLog {
     /// Makes the file, with nothing in it, unless it is there.
-    pub(crate) fn make(path: &Path, probe: &Probe) -> io::Result<()> {
-        if path.exists() {
+    pub(crate) fn make(place: &Place, probe: &Probe) -> io::Result<()> {
+        if place.exists() {
             return Ok(());
         }
         let standing = Standing { next: 1, barriers: Vec::new() };
-        let mut log = Self { path: path.into(), probe: probe.clone(), standing: standing.clone() };
+        let mut log = Self { place: place.clone(), probe: probe.clone(), standing: standing.clone() };
         log.replace(standing)
     }
 
     /// A damaged file counts as empty: edits are then found by comparison alone.
-    pub(crate) fn open(path: &Path, probe: Probe) -> io::Result<Self> {
-        let standing = read(path)?.unwrap_or(Standing { next: 1, barriers: Vec::new() });
-        Ok(Self { path: path.into(), probe, standing })
+    pub(crate) fn open(place: &Place, probe: Probe) -> io::Result<Self> {
+        let standing = read(place)?.unwrap_or(Standing { next: 1, barriers: Vec::new() });
+        Ok(Self { place: place.clone(), probe, standing })
     }
 
     /// For `verify`.
-    pub(crate) fn is_sound(path: &Path) -> io::Result<bool> {
-        Ok(read(path)?.is_some())
+    pub(crate) fn is_sound(place: &Place) -> io::Result<bool> {
+        Ok(read(place)?.is_some())
     }
 
     pub(crate) fn standing(&self) -> &[BarrierInfo] {
@@ -73,7 +73,7 @@ impl BarrierLog {
     }
 
     fn replace(&mut self, standing: Standing) -> io::Result<()> {
-        replace_frames(&self.path, MAGIC, self.probe.clone(), |frames| {
+        replace_frames(&self.place, MAGIC, self.probe.clone(), |frames| {
             frames.append(&standing).map(|_| ())
         })?;
         self.standing = standing;
@@ -81,8 +81,8 @@ impl BarrierLog {
     }
 }
 
-fn read(path: &Path) -> io::Result<Option<Standing>> {
-    match FrameReader::open(path, MAGIC) {
+fn read(place: &Place) -> io::Result<Option<Standing>> {
+    match FrameReader::open(place, MAGIC) {
         Ok(frames) if frames.damage() == Damage::None && frames.len() == 1 => Ok(frames.get(0)),
         Ok(_) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::path::Path;
 
 use codeagent_common::{Change, ChangeKind, EntryKind, RelPathBuf};
 use serde::{Deserialize, Serialize};
 
+use super::Place;
 use super::frame::{Damage, FrameReader, FrameWriter, replace_frames};
 use crate::fold::NetChanges;
 use crate::host::Stamp;
@@ -94,8 +94,8 @@ pub(crate) struct Refreshed {
 }
 
 /// The list, as far as it is sound.
-fn read_refreshed(path: &Path) -> io::Result<(Vec<Refreshed>, bool)> {
-    let frames = match FrameReader::open(path, REFRESHED_MAGIC) {
+fn read_refreshed(place: &Place) -> io::Result<(Vec<Refreshed>, bool)> {
+    let frames = match FrameReader::open(place, REFRESHED_MAGIC) {
         Ok(frames) => frames,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), true)),
         Err(error) => return Err(error),
@@ -106,8 +106,8 @@ fn read_refreshed(path: &Path) -> io::Result<(Vec<Refreshed>, bool)> {
 }
 
 /// Replaces the list; its first frame is its length, so that a missing end is noticed.
-fn write_refreshed(path: &Path, list: &[Refreshed], probe: Probe) -> io::Result<()> {
-    replace_frames(path, REFRESHED_MAGIC, probe, |frames| {
+fn write_refreshed(place: &Place, list: &[Refreshed], probe: Probe) -> io::Result<()> {
+    replace_frames(place, REFRESHED_MAGIC, probe, |frames| {
         frames.append(&(list.len() as u64))?;
         frames.append_all(list).map(|_| ())
     })
@@ -145,12 +145,12 @@ impl ChangeTable {
 
     /// Returns how many bytes were written.
     pub(crate) fn write(
-        path: &Path,
+        place: &Place,
         net: &NetChanges,
         trailer: &Trailer,
         probe: Probe,
     ) -> io::Result<u64> {
-        let frames = FrameWriter::create(path, CHANGES_MAGIC, probe)?;
+        let frames = FrameWriter::create(place, CHANGES_MAGIC, probe)?;
         let changes = net.changes.chunks(PER_FRAME).map(FrameRef::Changes);
         let below = net.below.chunks(PER_FRAME).map(FrameRef::Below);
         let all: Vec<_> = changes.chain(below).chain([FrameRef::Trailer(trailer)]).collect();
@@ -161,9 +161,9 @@ impl ChangeTable {
     }
 
     /// The table and its trailer; `InvalidData` if anything is missing or damaged.
-    pub(crate) fn read(path: &Path) -> io::Result<(Self, Trailer)> {
+    pub(crate) fn read(place: &Place) -> io::Result<(Self, Trailer)> {
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "changes is damaged");
-        let frames = FrameReader::open(path, CHANGES_MAGIC)?;
+        let frames = FrameReader::open(place, CHANGES_MAGIC)?;
         if frames.damage() != Damage::None || frames.len() == 0 {
             return Err(damaged());
         }
@@ -185,8 +185,8 @@ impl ChangeTable {
     }
 
     /// Takes over newer stamps. They are an aid, not history: damage ends the list, no more.
-    pub(crate) fn apply_refreshed(&mut self, path: &Path) -> io::Result<()> {
-        for refreshed in read_refreshed(path)?.0 {
+    pub(crate) fn apply_refreshed(&mut self, place: &Place) -> io::Result<()> {
+        for refreshed in read_refreshed(place)?.0 {
             self.refresh(refreshed.path, refreshed.stamp);
         }
         Ok(())
@@ -194,14 +194,14 @@ impl ChangeTable {
 
     /// Takes back the stamps that a journal brought which did not come to its end.
     /// `false`: there were none.
-    pub(crate) fn drop_refreshed(path: &Path, sequence: u64, probe: Probe) -> io::Result<bool> {
-        let (mut list, _) = read_refreshed(path)?;
+    pub(crate) fn drop_refreshed(place: &Place, sequence: u64, probe: Probe) -> io::Result<bool> {
+        let (mut list, _) = read_refreshed(place)?;
         let all = list.len();
         list.retain(|refreshed| refreshed.sequence != sequence);
         if list.len() == all {
             return Ok(false);
         }
-        write_refreshed(path, &list, probe)?;
+        write_refreshed(place, &list, probe)?;
         Ok(true)
     }
 
@@ -209,14 +209,14 @@ impl ChangeTable {
         self.expected.insert(path, stamp);
     }
 
-    pub(crate) fn add_refreshed(path: &Path, fresh: &[Refreshed], probe: Probe) -> io::Result<()> {
-        let (mut list, _) = read_refreshed(path)?;
+    pub(crate) fn add_refreshed(place: &Place, fresh: &[Refreshed], probe: Probe) -> io::Result<()> {
+        let (mut list, _) = read_refreshed(place)?;
         list.extend_from_slice(fresh);
-        write_refreshed(path, &list, probe)
+        write_refreshed(place, &list, probe)
     }
 
     /// For `verify`.
-    pub(crate) fn refreshed_is_sound(path: &Path) -> io::Result<bool> {
-        Ok(read_refreshed(path)?.1)
+    pub(crate) fn refreshed_is_sound(place: &Place) -> io::Result<bool> {
+        Ok(read_refreshed(place)?.1)
     }
 }

@@ -83,7 +83,7 @@ fn is_unfinished(root: &Path) -> io::Result<bool> {
             return Ok(false);
         }
     }
-    Ok(!holds_things || sealed::read::<Workdir>(&root.join("workdir"))?.is_some())
+    Ok(!holds_things || sealed::read::<Workdir>(&root.join("workdir").into())?.is_some())
 }
 
 /// Where the directory is or will be, with symlinks resolved.
@@ -172,7 +172,7 @@ impl Workdir {
 
 /// For `verify`: damaged, or missing.
 pub(crate) fn check_workdir_file(root: &Path) -> io::Result<()> {
-    let found = sealed::read::<Workdir>(&root.join("workdir"))?;
+    let found = sealed::read::<Workdir>(&root.join("workdir").into())?;
     found.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
@@ -189,11 +189,11 @@ pub enum Belonging {
 /// Whose log is in `undo_dir`, seen from `working_dir`, which has to be canonical; `None` if there
 /// is no log.
 pub fn belonging(undo_dir: &Path, working_dir: &Path) -> io::Result<Option<Belonging>> {
-    let Some(then) = sealed::read::<Workdir>(&undo_dir.join("workdir"))? else { return Ok(None) };
+    let Some(then) = sealed::read::<Workdir>(&undo_dir.join("workdir").into())? else { return Ok(None) };
     Ok(Some(then.belonging(&Workdir::of((working_dir, working_dir))?)))
 }
 
 /// The working directory that the undo log in `undo_dir` belongs to; `None` if there is no log.
 pub fn working_dir_of(undo_dir: &Path) -> io::Result<Option<PathBuf>> {
-    Ok(sealed::read::<Workdir>(&undo_dir.join("workdir"))?.map(Workdir::path))
+    Ok(sealed::read::<Workdir>(&undo_dir.join("workdir").into())?.map(Workdir::path))
 }

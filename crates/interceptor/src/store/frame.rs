@@ -1,15 +1,15 @@
 //! Length- and checksum-framed values, appended one after the other.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
 
 use parking_lot::Mutex;
 use rustix::time::ClockId;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::Place;
 use super::mapped::Mapped;
 use crate::probe::{Fault, Point, Probe};
 
@@ -52,10 +52,13 @@ enum Mapping {
 
 impl FrameWriter {
     /// Makes a new file that begins with `magic`.
-    pub(crate) fn create(path: &Path, magic: &[u8; MAGIC_BYTES], probe: Probe) -> io::Result<Self> {
+    pub(crate) fn create(
+        place: &Place,
+        magic: &[u8; MAGIC_BYTES],
+        probe: Probe,
+    ) -> io::Result<Self> {
         probe.reach(Point::StoreOpen)?;
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let file = place.create_new()?;
         let writer = Self {
             file,
             tail: Mutex::new(Tail {
@@ -77,26 +80,30 @@ impl FrameWriter {
 
     /// As [`FrameWriter::create`], for a file that may get long.
     pub(crate) fn create_long(
-        path: &Path,
+        place: &Place,
         magic: &[u8; MAGIC_BYTES],
         probe: Probe,
     ) -> io::Result<Self> {
-        let writer = Self::create(path, magic, probe)?;
+        let writer = Self::create(place, magic, probe)?;
         writer.tail.lock().mapping = Mapping::Later;
         Ok(writer)
     }
 
     /// Goes on writing behind the last sound frame of an existing file, or makes it.
-    pub(crate) fn open(path: &Path, magic: &[u8; MAGIC_BYTES], probe: Probe) -> io::Result<Self> {
-        let bytes = match std::fs::read(path) {
+    pub(crate) fn open(
+        place: &Place,
+        magic: &[u8; MAGIC_BYTES],
+        probe: Probe,
+    ) -> io::Result<Self> {
+        let bytes = match place.read() {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Self::create(path, magic, probe);
+                return Self::create(place, magic, probe);
             }
             Err(error) => return Err(error),
         };
         probe.reach(Point::StoreOpen)?;
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = place.open_to_change()?;
         if !bytes.starts_with(magic) {
             // Died while making it (or it is not ours, which `verify` reports): begin anew.
             file.set_len(0)?;
@@ -239,23 +246,23 @@ fn encode(buffer: &mut Vec<u8>, value: &impl Serialize, index: u64) -> io::Resul
 
 /// Writes a file of frames beside the old one and puts it in its place.
 pub(crate) fn replace_frames(
-    path: &Path,
+    place: &Place,
     magic: &[u8; MAGIC_BYTES],
     probe: Probe,
     fill: impl FnOnce(&FrameWriter) -> io::Result<()>,
 ) -> io::Result<()> {
-    let new = path.with_extension("new");
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    fill(&FrameWriter::create(&new, magic, probe)?)?;
-    std::fs::rename(new, path)
+    place.replace(|new| {
+        match new.remove_file() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fill(&FrameWriter::create(new, magic, probe)?)
+    })
 }
 
 /// Cuts off what an interrupted append left. Damage of any other kind stays, to be reported.
-pub(crate) fn repair_torn(path: &Path, magic: &[u8; MAGIC_BYTES]) -> io::Result<()> {
-    let reader = match FrameReader::open(path, magic) {
+pub(crate) fn repair_torn(place: &Place, magic: &[u8; MAGIC_BYTES]) -> io::Result<()> {
+    let reader = match FrameReader::open(place, magic) {
         Ok(reader) => reader,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
@@ -264,9 +271,9 @@ pub(crate) fn repair_torn(path: &Path, magic: &[u8; MAGIC_BYTES]) -> io::Result<
         return Ok(());
     }
     if reader.bytes.len() < MAGIC_BYTES {
-        return std::fs::remove_file(path);
+        return place.remove_file();
     }
-    OpenOptions::new().write(true).open(path)?.set_len(reader.extent().1)
+    place.open_to_change()?.set_len(reader.extent().1)
 }
 
 /// How a file of frames ends.
@@ -287,8 +294,8 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(crate) fn open(path: &Path, magic: &[u8; MAGIC_BYTES]) -> io::Result<Self> {
-        Ok(Self::new(std::fs::read(path)?, magic))
+    pub(crate) fn open(place: &Place, magic: &[u8; MAGIC_BYTES]) -> io::Result<Self> {
+        Ok(Self::new(place.read()?, magic))
     }
 
     pub(crate) fn new(bytes: Vec<u8>, magic: &[u8; MAGIC_BYTES]) -> Self {
@@ -387,7 +394,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("frames");
         let values: Vec<String> = (0..5).map(|n| format!("value {n}")).collect();
-        let writer = FrameWriter::create(&path, MAGIC, Probe::default()).unwrap();
+        let writer = FrameWriter::create(&path.clone().into(), MAGIC, Probe::default()).unwrap();
         writer.append(&values[0]).unwrap();
         writer.append_all(&values[1..]).unwrap();
         (std::fs::read(path).unwrap(), values)
@@ -451,9 +458,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("frames");
         std::fs::write(&path, bytes).unwrap();
-        let writer = FrameWriter::open(&path, MAGIC, Probe::default()).unwrap();
+        let writer = FrameWriter::open(&path.clone().into(), MAGIC, Probe::default()).unwrap();
         assert_eq!(writer.append(&"again").unwrap(), 4);
-        let reader = FrameReader::open(&path, MAGIC).unwrap();
+        let reader = FrameReader::open(&path.clone().into(), MAGIC).unwrap();
         assert_eq!((reader.damage(), reader.len()), (Damage::None, 5));
         assert_eq!(reader.get::<String>(4).unwrap(), "again");
     }

@@ -1,8 +1,8 @@
 //! The journal of one step: a header, then records.
 
 use std::io;
-use std::path::Path;
 
+use super::Place;
 use super::frame::{Damage, FrameReader, FrameWriter};
 use super::record::{Header, Record};
 use crate::probe::Probe;
@@ -14,8 +14,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn create(path: &Path, header: &Header, probe: Probe) -> io::Result<Self> {
-        let frames = FrameWriter::create_long(path, MAGIC, probe)?;
+    pub(crate) fn create(place: &Place, header: &Header, probe: Probe) -> io::Result<Self> {
+        let frames = FrameWriter::create_long(place, MAGIC, probe)?;
         frames.append(header)?;
         Ok(Self { frames })
     }
@@ -50,8 +50,8 @@ pub(crate) struct JournalReader {
 }
 
 impl JournalReader {
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self { frames: FrameReader::open(path, MAGIC)? })
+    pub(crate) fn open(place: &Place) -> io::Result<Self> {
+        Ok(Self { frames: FrameReader::open(place, MAGIC)? })
     }
 
     pub(crate) fn header(&self) -> Option<Header> {
@@ -114,8 +114,8 @@ mod tests {
             started_at: codeagent_common::Timestamp::default(),
             purpose: Purpose::Step,
         };
-        let journal =
-            Journal::create(&dir.path().join("journal"), &header, Probe::default()).unwrap();
+        let place = dir.path().join("journal").into();
+        let journal = Journal::create(&place, &header, Probe::default()).unwrap();
         let path = codeagent_common::RelPath::new(b"a").unwrap();
         let records = [
             Record::Create { path, kind: EntryKind::File, settled: 0 },

@@ -17,7 +17,7 @@ use super::claim::{self, FORMAT_VERSION, Workdir};
 use super::counters::Counters;
 use super::lock::Lock;
 use super::reserve::Reserve;
-use super::{BarrierLog, RemadeLog, StepDir, sealed};
+use super::{BarrierLog, Place, RemadeLog, StepDir, sealed};
 use crate::error::{Result, UndoError};
 use crate::probe::{Point, Probe};
 
@@ -31,13 +31,15 @@ pub(crate) type Time = (i64, u32);
 pub(crate) struct Store {
     /// Leads there.
     root: PathBuf,
+    /// The same, open.
+    at: Place,
     /// What people call it; may lead elsewhere.
     name: PathBuf,
     /// Holds the lock until dropped.
     _lock: Lock,
     pub(crate) probe: Probe,
     /// Where the directory of each sequence number is now.
-    places: Mutex<HashMap<u64, PathBuf>>,
+    places: Mutex<HashMap<u64, StepDir>>,
     background: Background,
     /// What is to be dropped, in this order: a journal that was inverted is known to be spent by
     /// the one that inverted it, which must not go before it.
@@ -79,6 +81,7 @@ impl Store {
         let store = Self {
             _lock: Lock::take(&root, undo)?,
             reserve: Reserve::at(&root),
+            at: Place::within(&root).map_err(unusable)?,
             root,
             name,
             probe,
@@ -102,11 +105,11 @@ impl Store {
 
     /// Makes the files that every log has, and says that it is one.
     fn initialise(&self) -> io::Result<()> {
-        if !self.root.join("counters").exists() {
+        if !self.at.join("counters").exists() {
             self.save_counters(&Counters::default())?;
         }
-        BarrierLog::make(&self.barriers_path(), &self.probe)?;
-        RemadeLog::make(&self.remade_path(), &self.probe)?;
+        BarrierLog::make(&self.barriers_place(), &self.probe)?;
+        RemadeLog::make(&self.remade_place(), &self.probe)?;
         // Last: a directory with a version file is complete.
         let new = self.root.join("version.new");
         fs::write(&new, claim::version_text())?;
@@ -131,7 +134,7 @@ impl Store {
     }
 
     fn make_dir(&self, name: &str) -> io::Result<()> {
-        match fs::create_dir(self.root.join(name)) {
+        match self.at.join(name).create_dir() {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => Ok(()),
         }
@@ -145,14 +148,14 @@ impl Store {
         self.make_dir("trash").map_err(unusable)?;
         for name in claim::DIRS.into_iter().filter(|name| *name != "trash") {
             let gone = self.free_name("trash", name);
-            match fs::rename(self.root.join(name), &gone) {
-                Ok(()) => self.background.delete_later(gone),
+            match self.at.join(name).rename_to(&gone) {
+                Ok(()) => self.delete_later(&gone),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(unusable(error)),
             }
         }
         for name in ["barriers", "remade", "counters"] {
-            match fs::remove_file(self.root.join(name)) {
+            match self.at.join(name).remove_file() {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(unusable(error));
                 }
@@ -171,7 +174,7 @@ impl Store {
         let damaged = |error: io::Error| UndoError::Corrupt(error.to_string());
         let now = Workdir::of(working).map_err(UndoError::io("reading the working directory"))?;
         let recorded: Option<Workdir> =
-            sealed::read(&self.root.join("workdir")).map_err(damaged)?;
+            sealed::read(&self.at.join("workdir")).map_err(damaged)?;
         match recorded {
             Some(recorded) if recorded == now => Ok(()),
             Some(recorded) if !recorded.may_become(&now) => Err(UndoError::WrongWorkingDir {
@@ -183,7 +186,7 @@ impl Store {
     }
 
     fn write_workdir(&self, workdir: &Workdir) -> io::Result<()> {
-        sealed::write(&self.root.join("workdir"), workdir, &self.probe, self.durable)
+        sealed::write(&self.at.join("workdir"), workdir, &self.probe, self.durable)
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -198,60 +201,60 @@ impl Store {
         }
     }
 
-    pub(crate) fn barriers_path(&self) -> PathBuf {
-        self.root.join("barriers")
+    pub(crate) fn barriers_place(&self) -> Place {
+        self.at.join("barriers")
     }
 
-    pub(crate) fn remade_path(&self) -> PathBuf {
-        self.root.join("remade")
+    pub(crate) fn remade_place(&self) -> Place {
+        self.at.join("remade")
     }
 
-    pub(crate) fn wal_path(&self) -> PathBuf {
-        self.root.join("wal/in_progress")
+    pub(crate) fn wal_place(&self) -> Place {
+        self.at.join("wal/in_progress")
     }
 
     /// What an interrupted process left behind.
     pub(crate) fn wal(&self) -> Option<StepDir> {
-        let path = self.wal_path();
-        path.symlink_metadata().is_ok().then(|| StepDir::at(path))
+        let place = self.wal_place();
+        place.exists().then(|| StepDir::at(place))
     }
 
     /// Closed steps or redo entries, in no order.
     pub(crate) fn list(&self, which: &str) -> io::Result<Vec<StepDir>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(self.root.join(which))? {
-            found.push(StepDir::at(entry?.path()));
+            found.push(StepDir::at(self.at.join(which).join(entry?.file_name())));
         }
         Ok(found)
     }
 
     pub(crate) fn remember(&self, sequence: u64, dir: &StepDir) {
-        self.places.lock().insert(sequence, dir.path().into());
+        self.places.lock().insert(sequence, dir.clone());
     }
 
     /// The directory that holds the objects of `sequence`.
     pub(crate) fn find(&self, sequence: u64) -> Option<StepDir> {
-        self.places.lock().get(&sequence).cloned().map(StepDir::at)
+        self.places.lock().get(&sequence).cloned()
     }
 
     pub(crate) fn load_counters(&self) -> io::Result<Option<Counters>> {
-        sealed::read(&self.root.join("counters"))
+        sealed::read(&self.at.join("counters"))
     }
 
     pub(crate) fn save_counters(&self, counters: &Counters) -> io::Result<()> {
-        sealed::write(&self.root.join("counters"), &counters.to_keep(), &self.probe, self.durable)
+        sealed::write(&self.at.join("counters"), &counters.to_keep(), &self.probe, self.durable)
     }
 
     /// For whoever opens the log next: nobody was there to hear of it.
     pub(crate) fn note_recovery(&self, report: &impl Serialize) -> io::Result<()> {
-        sealed::write(&self.root.join(RECOVERED), report, &self.probe, self.durable)
+        sealed::write(&self.at.join(RECOVERED), report, &self.probe, self.durable)
     }
 
     /// What was noted, once. It is but news: without it nothing is lost.
     pub(crate) fn take_noted_recovery<T: DeserializeOwned>(&self) -> Option<T> {
-        let path = self.root.join(RECOVERED);
-        let noted = sealed::read(&path).ok().flatten();
-        match fs::remove_file(&path) {
+        let place = self.at.join(RECOVERED);
+        let noted = sealed::read(&place).ok().flatten();
+        match place.remove_file() {
             Ok(()) => noted,
             Err(_) => None,
         }
@@ -259,21 +262,21 @@ impl Store {
 
     /// Makes the finished `wal/in_progress` a step.
     pub(crate) fn promote_to_step(&self, id: i64, sequence: u64) -> io::Result<StepDir> {
-        self.promote(self.root.join(format!("steps/{id}")), sequence)
+        self.promote(self.at.join(format!("steps/{id}")), sequence)
     }
 
     /// Makes the finished `wal/in_progress` a redo entry.
     pub(crate) fn promote_to_redo(&self, sequence: u64) -> io::Result<StepDir> {
-        self.promote(self.root.join(format!("redo/{sequence}")), sequence)
+        self.promote(self.at.join(format!("redo/{sequence}")), sequence)
     }
 
-    fn promote(&self, place: PathBuf, sequence: u64) -> io::Result<StepDir> {
+    fn promote(&self, place: Place, sequence: u64) -> io::Result<StepDir> {
         self.probe.reach(Point::Promotion)?;
-        match fs::rename(self.wal_path(), &place) {
+        match self.wal_place().rename_to(&place) {
             // Spent by an undo or redo, and could not be dropped at the time.
             Err(error) if is_taken(&error) => {
                 self.discard(&StepDir::at(place.clone()), sequence)?;
-                fs::rename(self.wal_path(), &place)?;
+                self.wal_place().rename_to(&place)?;
             }
             outcome => outcome?,
         }
@@ -285,9 +288,9 @@ impl Store {
     /// Puts a directory out of sight at once, and deletes it in the background.
     pub(crate) fn discard(&self, dir: &StepDir, sequence: u64) -> io::Result<()> {
         self.probe.reach(Point::Promotion)?;
-        let gone = self.move_to_trash(dir.path(), sequence)?;
-        self.places.lock().retain(|_, place| place != dir.path());
-        self.background.delete_later(gone);
+        let gone = self.move_to_trash(dir.place(), sequence)?;
+        self.places.lock().retain(|_, place| place != dir);
+        self.delete_later(&gone);
         Ok(())
     }
 
@@ -319,29 +322,33 @@ impl Store {
         self.probe.reach(Point::Promotion)?;
         self.make_dir("quarantine")?;
         let place = self.free_name("quarantine", sequence);
-        fs::rename(dir.path(), &place)?;
-        Ok(self.named(place))
+        dir.place().rename_to(&place)?;
+        Ok(self.name.join(place.path()))
     }
 
     /// An empty place beside the journals that are set aside, for what a person may want of `step`.
     pub(crate) fn aside(&self, step: i64) -> io::Result<PathBuf> {
         self.make_dir("quarantine")?;
         let place = self.free_name("quarantine", format_args!("step-{step}"));
-        fs::create_dir(&place)?;
-        Ok(place)
+        place.create_dir()?;
+        Ok(self.root.join(place.path()))
     }
 
-    fn free_name(&self, which: &str, stem: impl std::fmt::Display) -> PathBuf {
+    fn free_name(&self, which: &str, stem: impl std::fmt::Display) -> Place {
         (0_u32..)
-            .map(|n| self.root.join(format!("{which}/{stem}.{n}")))
-            .find(|path| path.symlink_metadata().is_err())
-            .unwrap_or_else(|| self.root.join(which))
+            .map(|n| self.at.join(format!("{which}/{stem}.{n}")))
+            .find(|place| !place.exists())
+            .unwrap_or_else(|| self.at.join(which))
+    }
+
+    fn delete_later(&self, place: &Place) {
+        self.background.delete_later(self.root.join(place.path()));
     }
 
     /// Moves a directory that is not empty, and says where it is.
-    fn move_to_trash(&self, dir: &Path, stem: impl std::fmt::Display) -> io::Result<PathBuf> {
-        let mut places = (0_u32..).map(|n| self.root.join(format!("trash/{stem}.{n}")));
-        let attempt = |place: PathBuf| match fs::rename(dir, &place) {
+    fn move_to_trash(&self, dir: &Place, stem: impl std::fmt::Display) -> io::Result<Place> {
+        let mut places = (0_u32..).map(|n| self.at.join(format!("trash/{stem}.{n}")));
+        let attempt = |place: Place| match dir.rename_to(&place) {
             Err(error) if is_taken(&error) => None,
             outcome => Some(outcome.map(|()| place)),
         };
@@ -350,14 +357,14 @@ impl Store {
 
     fn empty_trash(&self) -> io::Result<()> {
         for dir in self.list("trash")? {
-            self.background.delete_later(dir.path().into());
+            self.delete_later(dir.place());
         }
         Ok(())
     }
 
     /// Where changes are staged under this number.
     pub(crate) fn staged(&self, number: u64) -> PathBuf {
-        self.root.join(format!("staging/{number}"))
+        self.root.join(staging(number))
     }
 
     /// A time of the filesystem that is later than that of every change made until now. Where its
@@ -384,8 +391,8 @@ impl Store {
 
     /// Puts what was staged out of sight, and deletes it in the background.
     pub(crate) fn drop_staged(&self, number: u64) -> io::Result<()> {
-        match self.move_to_trash(&self.staged(number), format_args!("staged-{number}")) {
-            Ok(gone) => self.background.delete_later(gone),
+        match self.move_to_trash(&self.at.join(staging(number)), format_args!("staged-{number}")) {
+            Ok(gone) => self.delete_later(&gone),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -395,8 +402,8 @@ impl Store {
     /// Nothing that was staged outlives the process that asked for it.
     fn drop_all_staged(&self) -> io::Result<()> {
         for staged in self.list("staging")? {
-            let gone = self.move_to_trash(staged.path(), "staged")?;
-            self.background.delete_later(gone);
+            let gone = self.move_to_trash(staged.place(), "staged")?;
+            self.delete_later(&gone);
         }
         Ok(())
     }
@@ -440,13 +447,17 @@ impl Store {
     }
 
     fn sync(&self, dir: &str) -> io::Result<()> {
-        File::open(self.root.join(dir))?.sync_all()
+        self.at.join(dir).sync()
     }
+}
+
+fn staging(number: u64) -> String {
+    format!("staging/{number}")
 }
 
 /// For `verify`: damaged, or missing.
 pub(crate) fn check_counters(root: &Path) -> io::Result<()> {
-    let found = sealed::read::<Counters>(&root.join("counters"))?;
+    let found = sealed::read::<Counters>(&root.join("counters").into())?;
     found.map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 

@@ -12,6 +12,7 @@ mod loans;
 mod lock;
 mod mapped;
 mod pack;
+mod place;
 mod record;
 mod remade;
 mod reserve;
@@ -29,6 +30,7 @@ pub(crate) use journal::{Journal, JournalReader};
 pub(crate) use layout::{Store, Time, Versioned, check_counters};
 pub(crate) use loans::{Loan, LoanBook, Root};
 pub(crate) use pack::{Pack, PackReader};
+pub(crate) use place::Place;
 pub(crate) use record::{
     At, Body, Content, Extent, Header, ObjectRef, Owner, Purpose, Record, Region,
 };

@@ -1,14 +1,14 @@
 //! Preimage bytes of one step, back to back in one file.
 
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
 
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Place;
 use super::record::{Codec, Extent};
 use crate::probe::{Fault, Point, Probe};
 
@@ -31,10 +31,9 @@ pub(crate) struct Pack {
 }
 
 impl Pack {
-    pub(crate) fn create(path: &Path, probe: Probe) -> io::Result<Self> {
+    pub(crate) fn create(place: &Place, probe: Probe) -> io::Result<Self> {
         probe.reach(Point::StoreOpen)?;
-        let file =
-            OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        let file = place.create_new()?;
         Ok(Self { file, length: Mutex::new(0), probe })
     }
 
@@ -125,8 +124,8 @@ pub(crate) struct PackReader {
 
 impl PackReader {
     /// A step that stored no bytes has no pack.
-    pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        match File::open(path) {
+    pub(crate) fn open(place: &Place) -> io::Result<Self> {
+        match place.open() {
             Ok(file) => Ok(Self { file: Some(file) }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self { file: None }),
             Err(error) => Err(error),

@@ -5,12 +5,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
 
 use codeagent_common::RelPathBuf;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::Place;
 use super::frame::{Damage, FrameReader, FrameWriter, repair_torn, replace_frames};
 use crate::probe::Probe;
 
@@ -27,7 +27,7 @@ pub(crate) struct Remade {
 }
 
 pub(crate) struct RemadeLog {
-    path: PathBuf,
+    place: Place,
     probe: Probe,
     entries: Mutex<Entries>,
 }
@@ -56,26 +56,26 @@ impl FromIterator<Remade> for Entries {
 
 impl RemadeLog {
     /// Makes the file, with nothing in it, unless it is there.
-    pub(crate) fn make(path: &Path, probe: &Probe) -> io::Result<()> {
-        if path.exists() {
+    pub(crate) fn make(place: &Place, probe: &Probe) -> io::Result<()> {
+        if place.exists() {
             return Ok(());
         }
-        replace_frames(path, MAGIC, probe.clone(), |_| Ok(()))
+        replace_frames(place, MAGIC, probe.clone(), |_| Ok(()))
     }
 
-    pub(crate) fn open(path: &Path, probe: Probe) -> io::Result<Self> {
-        repair_torn(path, MAGIC)?;
-        let entries = match FrameReader::open(path, MAGIC) {
+    pub(crate) fn open(place: &Place, probe: Probe) -> io::Result<Self> {
+        repair_torn(place, MAGIC)?;
+        let entries = match FrameReader::open(place, MAGIC) {
             Ok(frames) => (0..frames.len()).filter_map(|n| frames.get(n)).collect(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Entries::default(),
             Err(error) => return Err(error),
         };
-        Ok(Self { path: path.into(), probe, entries: Mutex::new(entries) })
+        Ok(Self { place: place.clone(), probe, entries: Mutex::new(entries) })
     }
 
     pub(crate) fn add(&self, remade: Remade) -> io::Result<()> {
         let mut entries = self.entries.lock();
-        FrameWriter::open(&self.path, MAGIC, self.probe.clone())?.append(&remade)?;
+        FrameWriter::open(&self.place, MAGIC, self.probe.clone())?.append(&remade)?;
         entries.push(remade);
         Ok(())
     }
@@ -104,14 +104,14 @@ impl RemadeLog {
         }
         let kept = std::mem::take(&mut entries.list).into_iter();
         *entries = kept.filter(|remade| remade.sequence >= oldest).collect();
-        replace_frames(&self.path, MAGIC, self.probe.clone(), |frames| {
+        replace_frames(&self.place, MAGIC, self.probe.clone(), |frames| {
             frames.append_all(&entries.list).map(|_| ())
         })
     }
 
     /// For `verify`.
-    pub(crate) fn is_sound(path: &Path) -> io::Result<bool> {
-        match FrameReader::open(path, MAGIC) {
+    pub(crate) fn is_sound(place: &Place) -> io::Result<bool> {
+        match FrameReader::open(place, MAGIC) {
             Ok(frames) => Ok(frames.damage() == Damage::None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),

@@ -1,14 +1,14 @@
 //! The directory of one step, undo or redo.
 
-use std::fs::{self, File};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use codeagent_common::{Change, StepInfo};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::Place;
 use super::changes::{ChangeTable, StoredChange, Trailer};
 use super::journal::{Journal, JournalReader};
 use super::pack::{Pack, PackReader};
@@ -47,29 +47,29 @@ pub(crate) struct Recorded {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StepDir {
-    path: PathBuf,
+    place: Place,
 }
 
 impl StepDir {
-    pub(crate) fn at(path: PathBuf) -> Self {
-        Self { path }
+    pub(crate) fn at(place: impl Into<Place>) -> Self {
+        Self { place: place.into() }
     }
 
     /// Makes the directory and its journal. Fails if the directory exists: what is in it has not
     /// been recovered.
     pub(crate) fn create(
-        path: PathBuf,
+        place: Place,
         header: &Header,
         probe: &Probe,
     ) -> io::Result<(Self, Journal)> {
         probe.reach(Point::StoreOpen)?;
-        fs::create_dir(&path)?;
-        let dir = Self { path };
+        place.create_dir()?;
+        let dir = Self { place };
         match dir.fill(header, probe) {
             Ok(journal) => Ok((dir, journal)),
             Err(error) => {
                 // Nothing is recorded yet: a half-made directory must not look like a crash.
-                let _ = fs::remove_dir_all(&dir.path);
+                dir.unmake();
                 Err(error)
             }
         }
@@ -77,37 +77,47 @@ impl StepDir {
 
     fn fill(&self, header: &Header, probe: &Probe) -> io::Result<Journal> {
         probe.reach(Point::StoreOpen)?;
-        fs::create_dir(self.path.join("objects"))?;
-        Journal::create(&self.path.join("journal"), header, probe.clone())
+        self.place.join("objects").create_dir()?;
+        Journal::create(&self.place.join("journal"), header, probe.clone())
+    }
+
+    fn unmake(&self) {
+        let _ = self.place.join("journal").remove_file();
+        let _ = self.place.join("objects").remove_dir();
+        let _ = self.place.remove_dir();
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.place.path()
     }
 
     /// Whether it was promoted: only then are its summary and changes complete.
     pub(crate) fn is_closed(&self) -> bool {
-        !self.path.ends_with("wal/in_progress")
+        !self.path().ends_with("wal/in_progress")
     }
 
-    pub(crate) fn cursor_path(&self) -> PathBuf {
-        self.path.join("cursor")
+    pub(crate) fn cursor(&self) -> Place {
+        self.place.join("cursor")
     }
 
     pub(crate) fn objects(&self) -> io::Result<Arc<Dir>> {
-        Dir::open(&self.path.join("objects"))
+        self.place.join("objects").open_dir()
     }
 
     pub(crate) fn journal(&self) -> io::Result<JournalReader> {
-        JournalReader::open(&self.path.join("journal"))
+        JournalReader::open(&self.place.join("journal"))
     }
 
     pub(crate) fn create_pack(&self, probe: &Probe) -> io::Result<Pack> {
-        Pack::create(&self.path.join("pack"), probe.clone())
+        Pack::create(&self.place.join("pack"), probe.clone())
     }
 
     pub(crate) fn pack(&self) -> io::Result<PackReader> {
-        PackReader::open(&self.path.join("pack"))
+        PackReader::open(&self.place.join("pack"))
     }
 
     /// Writes summary and changes; returns how many bytes those are.
@@ -126,7 +136,7 @@ impl StepDir {
         let mut text = serde_json::to_vec_pretty(&summary)?;
         text.push(b'\n');
         probe.reach(Point::StoreWrite)?;
-        fs::write(self.path.join("summary.json"), &text)?;
+        self.place.join("summary.json").write(&text)?;
         let trailer = Trailer {
             changes: net.changes.len() as u64,
             journal_frames: journal.0,
@@ -136,12 +146,12 @@ impl StepDir {
             relinked: net.relinked.clone(),
             whole: net.whole.clone(),
         };
-        let path = self.path.join("changes");
-        let changes = match ChangeTable::write(&path, net, &trailer, probe.clone()) {
+        let place = self.place.join("changes");
+        let changes = match ChangeTable::write(&place, net, &trailer, probe.clone()) {
             // A failed attempt to close the step has left one.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                fs::remove_file(&path)?;
-                ChangeTable::write(&path, net, &trailer, probe.clone())
+                place.remove_file()?;
+                ChangeTable::write(&place, net, &trailer, probe.clone())
             }
             outcome => outcome,
         };
@@ -151,10 +161,9 @@ impl StepDir {
     /// Against power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         for name in ["journal", "pack", "summary.json", "changes", "objects", ""] {
-            match File::open(self.path.join(name)) {
-                Ok(file) => file.sync_all()?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+            match self.place.join(name).sync() {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
             }
         }
         Ok(())
@@ -162,22 +171,22 @@ impl StepDir {
 
     /// Bytes below directories in the store; `None` while they have not been counted.
     pub(crate) fn held_below(&self) -> io::Result<Option<u64>> {
-        sealed::read(&self.path.join("held"))
+        sealed::read(&self.place.join("held"))
     }
 
     pub(crate) fn set_held_below(&self, bytes: u64, probe: &Probe) -> io::Result<()> {
-        sealed::write(&self.path.join("held"), &bytes, probe, false)
+        sealed::write(&self.place.join("held"), &bytes, probe, false)
     }
 
     /// What summary and changes take on disk.
     pub(crate) fn sealed_bytes(&self) -> u64 {
-        let size = |name: &str| self.path.join(name).metadata().map_or(0, |file| file.len());
+        let size = |name: &str| self.place.join(name).stat().map_or(0, |file| file.st_size as u64);
         size("summary.json") + size("changes")
     }
 
     /// The summary; the stored flag for pinning is a file of its own, so that it can change.
     pub(crate) fn summary(&self) -> io::Result<(Summary, u64)> {
-        let text = fs::read(self.path.join("summary.json"))?;
+        let text = self.place.join("summary.json").read()?;
         let damaged = || io::Error::new(io::ErrorKind::InvalidData, "summary.json is damaged");
         let mut summary: Summary = serde_json::from_slice(&text).map_err(|_| damaged())?;
         if check_of(&summary.step, &summary.directories)? != summary.check {
@@ -189,8 +198,8 @@ impl StepDir {
 
     /// Net changes with the newest stamps.
     pub(crate) fn changes(&self) -> io::Result<(ChangeTable, Trailer)> {
-        let (mut table, trailer) = ChangeTable::read(&self.path.join("changes"))?;
-        table.apply_refreshed(&self.refreshed_path())?;
+        let (mut table, trailer) = ChangeTable::read(&self.place.join("changes"))?;
+        table.apply_refreshed(&self.refreshed())?;
         Ok((table, trailer))
     }
 
@@ -198,30 +207,30 @@ impl StepDir {
     pub(crate) fn last_written(&self) -> io::Result<(i64, u32)> {
         let mut last = (0, 0);
         for name in ["journal", "pack", "objects"] {
-            match rustix::fs::stat(self.path.join(name)) {
+            match self.place.join(name).stat() {
                 Ok(stat) => last = last.max((stat.st_mtime, stat.st_mtime_nsec as u32)),
-                Err(rustix::io::Errno::NOENT) => {}
-                Err(errno) => return Err(errno.into()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(last)
     }
 
-    pub(crate) fn refreshed_path(&self) -> PathBuf {
-        self.path.join("refreshed")
+    pub(crate) fn refreshed(&self) -> Place {
+        self.place.join("refreshed")
     }
 
     pub(crate) fn pinned(&self) -> bool {
-        self.path.join("pinned").exists()
+        self.place.join("pinned").exists()
     }
 
     pub(crate) fn set_pinned(&self, pinned: bool, probe: &Probe) -> io::Result<()> {
         probe.reach(Point::StoreOpen)?;
-        let flag = self.path.join("pinned");
+        let flag = self.place.join("pinned");
         if pinned {
-            return fs::write(flag, b"");
+            return flag.write(b"");
         }
-        match fs::remove_file(flag) {
+        match flag.remove_file() {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }

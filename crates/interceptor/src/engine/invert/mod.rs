@@ -96,7 +96,7 @@ impl<'a> Inversion<'a> {
         symlinks: SymlinkPolicy,
         provenance: &'a Provenance,
     ) -> Result<Self> {
-        let cursor = Cursor::open(&source.cursor_path(), workspace.store.probe.clone())
+        let cursor = Cursor::open(&source.cursor(), workspace.store.probe.clone())
             .map_err(UndoError::io("opening the recovery cursor"))?;
         let treatment = Treatment { symlinks, ..Treatment::default() };
         let journal = Arc::new(source.journal().map_err(UndoError::io("reading the step"))?);
