@@ -148,8 +148,8 @@ impl UndoEngine {
         let failed = || UndoError::io("refreshing an older step");
         for step in state.history.iter().chain(state.redo.lock().iter()) {
             let probe = self.workspace.store.probe.clone();
-            let dropped = ChangeTable::drop_refreshed(&step.dir.refreshed(), by, probe)
-                .map_err(failed())?;
+            let dropped =
+                ChangeTable::drop_refreshed(&step.dir.refreshed(), by, probe).map_err(failed())?;
             if dropped {
                 step.reload_table()?;
             }

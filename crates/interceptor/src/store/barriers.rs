@@ -31,7 +31,8 @@ impl BarrierLog {
             return Ok(());
         }
         let standing = Standing { next: 1, barriers: Vec::new() };
-        let mut log = Self { place: place.clone(), probe: probe.clone(), standing: standing.clone() };
+        let mut log =
+            Self { place: place.clone(), probe: probe.clone(), standing: standing.clone() };
         log.replace(standing)
     }
 

@@ -209,7 +209,11 @@ impl ChangeTable {
         self.expected.insert(path, stamp);
     }
 
-    pub(crate) fn add_refreshed(place: &Place, fresh: &[Refreshed], probe: Probe) -> io::Result<()> {
+    pub(crate) fn add_refreshed(
+        place: &Place,
+        fresh: &[Refreshed],
+        probe: Probe,
+    ) -> io::Result<()> {
         let (mut list, _) = read_refreshed(place)?;
         list.extend_from_slice(fresh);
         write_refreshed(place, &list, probe)

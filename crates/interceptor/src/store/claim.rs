@@ -189,7 +189,9 @@ pub enum Belonging {
 /// Whose log is in `undo_dir`, seen from `working_dir`, which has to be canonical; `None` if there
 /// is no log.
 pub fn belonging(undo_dir: &Path, working_dir: &Path) -> io::Result<Option<Belonging>> {
-    let Some(then) = sealed::read::<Workdir>(&undo_dir.join("workdir").into())? else { return Ok(None) };
+    let Some(then) = sealed::read::<Workdir>(&undo_dir.join("workdir").into())? else {
+        return Ok(None);
+    };
     Ok(Some(then.belonging(&Workdir::of((working_dir, working_dir))?)))
 }
 

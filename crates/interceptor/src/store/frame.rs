@@ -90,11 +90,7 @@ impl FrameWriter {
     }
 
     /// Goes on writing behind the last sound frame of an existing file, or makes it.
-    pub(crate) fn open(
-        place: &Place,
-        magic: &[u8; MAGIC_BYTES],
-        probe: Probe,
-    ) -> io::Result<Self> {
+    pub(crate) fn open(place: &Place, magic: &[u8; MAGIC_BYTES], probe: Probe) -> io::Result<Self> {
         let bytes = match place.read() {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

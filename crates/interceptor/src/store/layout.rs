@@ -173,8 +173,7 @@ impl Store {
     fn check_workdir(&self, working: (&Path, &Path)) -> Result<()> {
         let damaged = |error: io::Error| UndoError::Corrupt(error.to_string());
         let now = Workdir::of(working).map_err(UndoError::io("reading the working directory"))?;
-        let recorded: Option<Workdir> =
-            sealed::read(&self.at.join("workdir")).map_err(damaged)?;
+        let recorded: Option<Workdir> = sealed::read(&self.at.join("workdir")).map_err(damaged)?;
         match recorded {
             Some(recorded) if recorded == now => Ok(()),
             Some(recorded) if !recorded.may_become(&now) => Err(UndoError::WrongWorkingDir {
