@@ -150,43 +150,6 @@ fn attempt_everything() {
     }
 }
 
-/// Calls that fail for many reasons, with their numbers and arguments: what counts is that they are
-/// not permitted. Without the filter each of them fails in another way, or works.
-#[cfg(target_arch = "x86_64")]
-const CALLS: &[(&str, &str)] = &[
-    ("keyctl: use a key ring", "250, 0, -3, 1"),
-    ("add_key", "248, b\"user\", b\"canary\", b\"x\", 1, -3"),
-    ("bpf: load a program into the kernel", "321, 0, 0, 0"),
-    ("userfaultfd, of one's own pages", "323, 1"),
-    ("open_by_handle_at", "304, -100, 0, 0"),
-    ("process_vm_readv", "310, 1, 0, 0, 0, 0, 0"),
-    ("kcmp", "312, 1, 1, 0, 0, 0"),
-    ("perf_event_open", "298, 0, 0, -1, -1, 0"),
-    ("io_uring_setup", "425, 0, 0"),
-];
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn system_calls_that_nobody_needs_are_not_permitted() {
-    let session = Session::new(|_| {});
-    for (what, arguments) in CALLS {
-        let ran = session.run(&format!(
-            "python3 -c 'import ctypes, errno
-c = ctypes.CDLL(None, use_errno=True)
-print(c.syscall({arguments}), errno.errorcode.get(ctypes.get_errno()))'"
-        ));
-        assert!(["-1 EPERM\n", "-1 ENOSYS\n"].contains(&&*ran.stdout), "{what}: {ran:?}");
-    }
-    // Its own terminal, where only the filter is in the way, or a setting of newer kernels.
-    let ran = session.run(
-        "python3 -c 'import errno, fcntl, os, termios
-terminal = os.openpty()[1]
-try: fcntl.ioctl(terminal, termios.TIOCSTI, b\"x\"); print(\"typed\")
-except OSError as error: print(errno.errorcode[error.errno])'",
-    );
-    assert_eq!(ran.stdout, "EPERM\n", "{ran:?}");
-}
-
 /// As those of docker, of a key agent or of a desktop.
 #[test]
 fn sockets_of_daemons_are_not_there() {
