@@ -45,7 +45,7 @@ fn a_daemon_ends_with_the_command_that_started_it() {
         );
         for leftovers in [Leftovers::Keep, Leftovers::Kill] {
             let started = Instant::now();
-            let ran = session.try_run(Exec { leftovers, ..shell(&script) }).unwrap();
+            let ran = session.try_run(Exec { leftovers, grace_ms: 300, ..shell(&script) }).unwrap();
             assert_eq!((ran.code(), &*ran.stdout), (Some(0), "alive\n"), "{ran:?}");
             assert!(started.elapsed() < Duration::from_secs(10));
             assert_eq!(processes_that_name(&marker), Vec::<u32>::new());
