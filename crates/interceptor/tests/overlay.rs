@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use codeagent_common::{PathUse, PathVerdict, RelPath, SafeguardConfig};
 use codeagent_interceptor::{ClosedStep, OverlayReport, PathPolicy, StepRequest};
+use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{
     CompareOptions, TempWorkspace, TreeSnapshot, assert_tree_eq, assert_tree_eq_with,
 };
@@ -304,6 +305,50 @@ fn what_the_policy_denies_is_left_out_and_the_rest_is_adopted() {
     let is_there = |path: &str| bench.workspace.path(path).exists();
     assert!(is_there("new/rest") && is_there("old/hooks/other"));
     assert!(!is_there("new/hooks/pre-commit") && !is_there("old/hooks/pre-commit"));
+}
+
+/// No command can make one in a sandbox. Somebody may put one into the staging area all the same.
+#[test]
+fn devices_are_left_out_and_told() {
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+    let test = "devices_are_left_out_and_told";
+    let bench = Bench::new(|dir| sh("mkdir old; echo x > old/x; echo x > replaced", dir));
+    let before = bench.snapshot();
+    let staging = bench.engine.stage().unwrap();
+    let up = staging.path.join("up");
+    sh("mkdir -p new/deep old; echo y > new/deep/file; echo y > old/y", &up);
+    let devices = [
+        ("disk", FileType::BlockDevice, makedev(8, 0)),
+        ("old/memory", FileType::CharacterDevice, makedev(1, 1)),
+        ("replaced", FileType::CharacterDevice, makedev(1, 3)),
+        ("new/null", FileType::CharacterDevice, makedev(1, 3)),
+        ("new/deep/disk", FileType::BlockDevice, makedev(8, 1)),
+    ];
+    for (path, kind, number) in devices {
+        let made = mknodat(CWD, up.join(path), kind, Mode::from_raw_mode(0o666), number);
+        if made == Err(rustix::io::Errno::PERM) {
+            return skip(test, "devices cannot be made");
+        }
+        made.unwrap();
+    }
+    let (report, closed) = adopt(&bench, staging.number);
+    let after = bench.snapshot();
+    let names: Vec<_> = after.entries.keys().map(|path| String::from_utf8_lossy(path)).collect();
+    assert_eq!(
+        names,
+        ["", "new", "new/deep", "new/deep/file", "old", "old/x", "old/y", "replaced"]
+    );
+    assert!(matches!(closed, ClosedStep::Recorded { .. }), "{closed:?}");
+    let mut refused: Vec<String> = report.refused.iter().map(ToString::to_string).collect();
+    let protected = report.adopted.protected.iter().map(|(path, _)| path.to_string());
+    refused.extend(protected);
+    refused.sort();
+    assert_eq!(refused, ["disk", "new/deep/disk", "new/null", "old/memory", "replaced"]);
+    assert_eq!(std::fs::read_to_string(bench.workspace.path("replaced")).unwrap(), "x\n");
+    bench.undo(1);
+    assert_tree_eq(&before, &bench.snapshot());
+    bench.redo(1);
+    assert_tree_eq(&after, &bench.snapshot());
 }
 
 #[test]
