@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use codeagent_common::{PathUse, PathVerdict, RelPath, SafeguardConfig};
 use codeagent_interceptor::{ClosedStep, OverlayReport, PathPolicy, StepRequest};
+use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{
     CompareOptions, TempWorkspace, TreeSnapshot, assert_tree_eq, assert_tree_eq_with,
 };
@@ -27,7 +28,7 @@ const FIXTURE: &str = r#"
     head -c 300000 /dev/zero | tr '\0' x > large
     truncate -s 1M sparse; echo end >> sparse
     mkfifo pipe; echo secret > locked/file; chmod 0500 locked; chmod 0640 src/two
-    setfattr -n user.kept -v yes src/two || true
+    python3 -c 'import os; os.setxattr("src/two", "user.kept", b"yes")'
     touch -d '2001-02-03 04:05:06' src/one src empty
     printf x > "$(printf 'odd\nname\377')"
 "#;
@@ -60,15 +61,37 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("times", "touch -d '2010-01-01' src/two src/deep empty; touch -d '2011-01-01' ."),
     (
         "attributes",
-        "setfattr -n user.new -v v src/two; setfattr -x user.kept src/two; setfattr -n user.d -v v src",
+        r#"python3 -c 'import os
+os.setxattr("src/two", "user.new", b"v"); os.removexattr("src/two", "user.kept")
+os.setxattr("src", "user.d", b"v")
+assert os.listxattr("src/two") == ["user.new"] and os.listxattr("src") == ["user.d"]'"#,
     ),
     (
         "attributes that look like the overlay's",
-        "setfattr -n user.overlay.opaque -v y src; setfattr -n user.overlay.mine -v z src/two; mkdir n; setfattr -n user.overlay.opaque -v y n",
+        r#"python3 -c 'import os
+os.mkdir("n")
+for path, name in ("src", "opaque"), ("src/two", "mine"), ("n", "opaque"):
+    os.setxattr(path, "user.overlay." + name, b"y")
+    assert os.getxattr(path, "user.overlay." + name) == b"y"'"#,
     ),
+    // Of other users than its own, a user namespace knows nothing.
     (
         "acl",
-        "setfacl -m u:1:rw src/two; setfacl -d -m g:1:rx src; mkdir src/inherits; echo > src/inherits/file",
+        r#"python3 -c 'import os, struct
+entries = [(1, 6, -1), (2, 6, os.getuid()), (4, 4, -1), (16, 6, -1), (32, 4, -1)]
+acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+ACL, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+os.setxattr("src/two", ACL, acl); os.setxattr("src", DEFAULT, acl)
+os.mkdir("src/inherits"); open("src/inherits/file", "w").close()
+assert os.getxattr("src/two", ACL) == acl and os.getxattr("src/inherits", DEFAULT) == acl
+assert ACL in os.listxattr("src/inherits/file")'"#,
+    ),
+    (
+        "sockets",
+        r#"python3 -c 'import os, socket
+for path in "socket", "src/socket", "empty/socket":
+    socket.socket(socket.AF_UNIX).bind(path)
+os.chmod("socket", 0o600); os.unlink("pipe"); socket.socket(socket.AF_UNIX).bind("pipe")'"#,
     ),
     ("links made inside", "echo l > l1; ln l1 l2; mkdir ld; ln l1 ld/l3; ln -s l1 ld/sym"),
     ("a further name", "ln src/two src/deep/second; mkdir ld2; ln large ld2/large"),
@@ -145,6 +168,7 @@ fn every_script_ends_as_without_an_overlay_and_is_undone_and_redone() {
             .unwrap();
         let (number, output) = run(&bench, script);
         assert_eq!(output.status, expected.status, "{name}: {output:?} {expected:?}");
+        assert!(expected.status.success(), "{name} did not do what it is for: {expected:?}");
         assert_tree_eq(&before, &bench.snapshot());
 
         let (report, closed) = adopt(&bench, number);
@@ -304,6 +328,50 @@ fn what_the_policy_denies_is_left_out_and_the_rest_is_adopted() {
     let is_there = |path: &str| bench.workspace.path(path).exists();
     assert!(is_there("new/rest") && is_there("old/hooks/other"));
     assert!(!is_there("new/hooks/pre-commit") && !is_there("old/hooks/pre-commit"));
+}
+
+/// No command can make one in a sandbox. Somebody may put one into the staging area all the same.
+#[test]
+fn devices_are_left_out_and_told() {
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+    let test = "devices_are_left_out_and_told";
+    let bench = Bench::new(|dir| sh("mkdir old; echo x > old/x; echo x > replaced", dir));
+    let before = bench.snapshot();
+    let staging = bench.engine.stage().unwrap();
+    let up = staging.path.join("up");
+    sh("mkdir -p new/deep old; echo y > new/deep/file; echo y > old/y", &up);
+    let devices = [
+        ("disk", FileType::BlockDevice, makedev(8, 0)),
+        ("old/memory", FileType::CharacterDevice, makedev(1, 1)),
+        ("replaced", FileType::CharacterDevice, makedev(1, 3)),
+        ("new/null", FileType::CharacterDevice, makedev(1, 3)),
+        ("new/deep/disk", FileType::BlockDevice, makedev(8, 1)),
+    ];
+    for (path, kind, number) in devices {
+        let made = mknodat(CWD, up.join(path), kind, Mode::from_raw_mode(0o666), number);
+        if made == Err(rustix::io::Errno::PERM) {
+            return skip(test, "devices cannot be made");
+        }
+        made.unwrap();
+    }
+    let (report, closed) = adopt(&bench, staging.number);
+    let after = bench.snapshot();
+    let names: Vec<_> = after.entries.keys().map(|path| String::from_utf8_lossy(path)).collect();
+    assert_eq!(
+        names,
+        ["", "new", "new/deep", "new/deep/file", "old", "old/x", "old/y", "replaced"]
+    );
+    assert!(matches!(closed, ClosedStep::Recorded { .. }), "{closed:?}");
+    let mut refused: Vec<String> = report.refused.iter().map(ToString::to_string).collect();
+    let protected = report.adopted.protected.iter().map(|(path, _)| path.to_string());
+    refused.extend(protected);
+    refused.sort();
+    assert_eq!(refused, ["disk", "new/deep/disk", "new/null", "old/memory", "replaced"]);
+    assert_eq!(std::fs::read_to_string(bench.workspace.path("replaced")).unwrap(), "x\n");
+    bench.undo(1);
+    assert_tree_eq(&before, &bench.snapshot());
+    bench.redo(1);
+    assert_tree_eq(&after, &bench.snapshot());
 }
 
 #[test]

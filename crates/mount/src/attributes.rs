@@ -97,16 +97,14 @@ fn time(seconds: u64, nanoseconds: u32) -> SystemTime {
     at.and_then(|at| at.checked_add(Duration::from_nanos(nanoseconds.into()))).unwrap_or(UNIX_EPOCH)
 }
 
+/// What the kernel has sent. Of a time before 1970, fuser takes the nanoseconds, which count forwards,
+/// as if they counted backwards like the seconds.
 fn seconds(at: SystemTime) -> (u64, u32) {
     match at.duration_since(UNIX_EPOCH) {
         Ok(since) => (since.as_secs(), since.subsec_nanos()),
         Err(before) => {
             let before = before.duration();
-            let (whole, rest) = (before.as_secs() as i64, before.subsec_nanos());
-            match rest {
-                0 => (-whole as u64, 0),
-                _ => ((-whole - 1) as u64, 1_000_000_000 - rest),
-            }
+            (before.as_secs().wrapping_neg(), before.subsec_nanos())
         }
     }
 }
@@ -115,12 +113,25 @@ fn seconds(at: SystemTime) -> (u64, u32) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn times_survive_the_way_there_and_back() {
-        for (whole, rest) in [(0, 0), (1, 999_999_999), (-1, 0), (-1, 1), (-5_000_000_000, 7)] {
-            let there: (u64, u32) = (whole as u64, rest);
-            let _: i64 = whole;
-            assert_eq!(seconds(time(there.0, there.1)), there);
+    fn as_fuser_reads(seconds: i64, nanoseconds: u32) -> SystemTime {
+        match u64::try_from(seconds) {
+            Ok(seconds) => UNIX_EPOCH + Duration::new(seconds, nanoseconds),
+            Err(_) => UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), nanoseconds),
         }
+    }
+
+    #[test]
+    fn times_that_are_set_are_those_that_the_kernel_has_sent() {
+        for (whole, rest) in
+            [(0, 0), (1, 999_999_999), (-1, 0), (-1, 1), (-1, 999_999_999), (-5_000_000_000, 7)]
+        {
+            assert_eq!(seconds(as_fuser_reads(whole, rest)), (whole as u64, rest));
+        }
+    }
+
+    #[test]
+    fn of_times_that_are_told_the_nanoseconds_count_forwards() {
+        assert_eq!(time(-1_i64 as u64, 999_999_999), UNIX_EPOCH - Duration::from_nanos(1));
+        assert_eq!(time(1, 1), UNIX_EPOCH + Duration::new(1, 1));
     }
 }

@@ -8,7 +8,7 @@ mod common;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use codeagent_control::{Cause, Order, Outcome, PtySize, Stdin};
+use codeagent_control::{Cause, Exec, Leftovers, Order, Outcome, PtySize, Stdin};
 use codeagent_interceptor::{ClosedStep, OnConflict};
 use codeagent_namespace::{Keep, View};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
@@ -109,18 +109,38 @@ fn input_terminals_and_signals_work() {
 
 #[test]
 fn what_a_command_leaves_running_ends_with_it() {
-    let session = Session::new(|_| {});
-    let marker = format!("codeagent-daemon-{}", std::process::id());
-    let script = format!(
-        "setsid sh -c 'exec -a {marker} sleep 1000' >/dev/null 2>&1 & sh -c 'trap \"\" TERM; sleep 1000' >/dev/null 2>&1 & echo started"
-    );
-    let mut exec = shell(&script);
-    exec.leftovers = codeagent_control::Leftovers::Keep;
-    let started = Instant::now();
-    let ran = session.try_run(exec).unwrap();
-    assert_eq!(ran.stdout, "started\n");
-    assert!(started.elapsed() < Duration::from_secs(10));
-    assert_eq!(processes_that_name(&marker), Vec::<u32>::new());
+    leave_something_running();
+}
+
+#[test]
+fn what_that_of_an_ordinary_user_leaves_running_ends_with_it() {
+    let test = "what_that_of_an_ordinary_user_leaves_running_ends_with_it";
+    as_ordinary_user_with_fuse(test, leave_something_running);
+}
+
+/// It has lived when the command ends: it has written that it does, and the command has waited for it.
+fn leave_something_running() {
+    for view in [View::Transactional, View::Live] {
+        let session = Session::new(|_| {}).seen(view);
+        let marker = format!("codeagent-daemon-{}", std::process::id());
+        let script = format!(
+            "setsid sh -c 'echo $$ > daemon; sleep 1000; : {marker}' >/dev/null 2>&1 &
+             sh -c 'trap \"\" TERM; echo $$ > deaf; sleep 1000; : {marker}' >/dev/null 2>&1 &
+             until test -s daemon && test -s deaf; do sleep 0.01; done
+             kill -0 $(cat daemon deaf) && echo alive"
+        );
+        for leftovers in [Leftovers::Keep, Leftovers::Kill] {
+            let started = Instant::now();
+            let ran = session.try_run(Exec { leftovers, grace_ms: 300, ..shell(&script) }).unwrap();
+            assert_eq!((ran.code(), &*ran.stdout), (Some(0), "alive\n"), "{ran:?}");
+            assert!(started.elapsed() < Duration::from_secs(10));
+            assert_eq!(processes_that_name(&marker), Vec::<u32>::new(), "{view:?} {leftovers:?}");
+            // What they wrote is part of the step, as it is of any other process.
+            assert!(session.workspace.path("daemon").exists());
+            session.worker().undo(1, OnConflict::Refuse).unwrap();
+            assert!(!session.workspace.path("daemon").exists());
+        }
+    }
 }
 
 #[test]

@@ -89,41 +89,71 @@ fn tools_of_the_home_work_and_stay_as_they_are() {
     assert_eq!(names, ["tool"]);
 }
 
-/// Attempts, and what is said when they fail.
-const ATTEMPTS: &[(&str, &str)] = &[
-    ("write to the system", "echo x > /usr/bin/codeagent-canary"),
-    ("write to /etc", "echo x >> /etc/passwd"),
-    ("write to the root", "echo x > /canary"),
-    ("make the system writable", "mount -o remount,rw /usr"),
-    ("mount", "mount -t tmpfs none /tmp"),
-    ("unmount", "umount /usr"),
-    ("chroot out", "chroot /proc/1/root ls"),
-    ("change a kernel setting", "echo 1 > /proc/sys/kernel/panic"),
-    ("trigger the kernel", "echo b > /proc/sysrq-trigger"),
+/// What somebody tries, the program it takes, and what to say so that it happens.
+type Attempt = (&'static str, &'static str, &'static str);
+
+const ATTEMPTS: &[Attempt] = &[
+    ("write to the system", "sh", "echo x > /usr/bin/codeagent-canary"),
+    ("write to /etc", "sh", "echo x >> /etc/passwd"),
+    ("write to the root", "sh", "echo x > /codeagent-canary"),
+    ("make the system writable", "mount", "mount -o remount,rw /usr"),
+    ("mount", "mount", "mount -t tmpfs none /tmp"),
+    ("unmount", "umount", "umount /usr"),
+    ("chroot out", "chroot", "chroot /proc/1/root ls"),
+    ("change a kernel setting", "sh", "echo 1 > /proc/sys/kernel/panic"),
+    ("have the kernel start a program", "sh", "echo '|/bin/sh' > /proc/sys/kernel/core_pattern"),
+    ("trigger the kernel", "sh", "echo b > /proc/sysrq-trigger"),
     (
         "write to sysfs",
-        "f=$(find /sys -maxdepth 5 -type f -perm -200 | head -n 1); [ -n \"$f\" ] && cat \"$f\" > \"$f\"",
+        "find",
+        // Where there is nothing that could be written to, nothing is refused.
+        "f=$(find /sys -maxdepth 5 -type f -perm -200 | head -n 1); \
+         cat \"${f:-/sys/kernel/x}\" > \"${f:-/sys/kernel/x}\"",
     ),
-    ("read kernel memory", "head -c 1 /proc/kcore | grep -q . "),
-    ("read other people's keys", "grep -q . /proc/keys"),
-    ("trace", "python3 -c 'import ctypes,sys; sys.exit(ctypes.CDLL(None).ptrace(0, 0, 0, 0) < 0)'"),
-    ("nest a user namespace", "unshare -U true"),
-    ("nest a mount namespace", "unshare -m true"),
-    ("enter another namespace", "nsenter -t 1 -m true"),
+    (
+        "trace",
+        "python3",
+        "python3 -c 'import ctypes, os
+c = ctypes.CDLL(None, use_errno=True)
+if c.ptrace(0, 0, 0, 0) < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))'",
+    ),
+    ("nest a user namespace", "unshare", "unshare -U true"),
+    ("nest a mount namespace", "unshare", "unshare -m true"),
+    ("enter another namespace", "nsenter", "nsenter -t 1 -m true"),
     (
         "a raw socket",
+        "python3",
         "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)'",
     ),
-    ("a packet socket", "python3 -c 'import socket; socket.socket(17, socket.SOCK_DGRAM)'"),
-    ("a device", "mknod null c 1 3"),
-    ("a disk", "mknod disk b 8 0"),
-    ("set the clock", "date -s 2001-01-01"),
-    ("set the name of the host", "hostname canary"),
-    ("kill what runs it", "kill -9 1; sleep 0.2; false"),
-    ("read the memory of what runs it", "head -c 1 /proc/1/mem"),
-    ("the environment of what runs it", "grep -q . /proc/1/environ"),
-    ("FUSE", "test -e /dev/fuse"),
-    ("KVM", "test -e /dev/kvm"),
+    (
+        "a packet socket",
+        "python3",
+        "python3 -c 'import socket; socket.socket(17, socket.SOCK_DGRAM)'",
+    ),
+    ("a device", "mknod", "mknod null c 1 3"),
+    ("a disk", "mknod", "mknod disk b 8 0"),
+    ("a disk in /tmp", "mknod", "mknod /tmp/disk b 8 0"),
+    ("set the clock", "date", "date -s 2001-01-01"),
+    ("set the name of the host", "hostname", "hostname canary"),
+    ("read the memory of what runs it", "head", "head -c 1 /proc/1/mem"),
+    ("the environment of what runs it", "cat", "cat /proc/1/environ"),
+    ("what is open in what runs it", "cat", "for f in 0 3 4 5; do cat /proc/1/fd/$f; done; false"),
+    ("the root of what runs it", "ls", "ls /proc/1/root/"),
+    ("FUSE", "ls", "ls /dev/fuse"),
+    ("KVM", "ls", "ls /dev/kvm"),
+    ("disks", "ls", "ls /dev/sda /dev/vda /dev/nvme0n1"),
+];
+
+/// How programs say that something is not allowed, or not there. What fails for another reason has
+/// not been tried.
+const REFUSALS: [&str; 7] = [
+    "Read-only file system",
+    "Operation not permitted",
+    "ermission denied",
+    "must be superuser",
+    "you must be root",
+    "No such file or directory",
+    "Directory nonexistent",
 ];
 
 #[test]
@@ -139,52 +169,89 @@ fn every_attempt_of_an_ordinary_user_is_refused() {
 fn attempt_everything() {
     for view in VIEWS {
         let session = Session::new(|_| {}).seen(view);
-        for (what, script) in ATTEMPTS {
+        let before = Host::now();
+        let programs: Vec<_> = ATTEMPTS.iter().map(|(_, program, _)| *program).collect();
+        let look = "do command -v $program > /dev/null || echo $program; done";
+        let missing = session.run(&format!("for program in {}; {look}", programs.join(" ")));
+        assert_eq!(missing.stdout, "", "nobody tries what these are for: {missing:?}");
+        for (what, _, script) in ATTEMPTS {
             let ran = session.run(script);
-            assert_ne!(ran.code(), Some(0), "{what} ({view:?}): {ran:?}");
-            assert!(ran.code().is_some(), "{what} ({view:?}): {ran:?}");
+            assert!(ran.code().is_some_and(|code| code != 0), "{what} ({view:?}): {ran:?}");
+            let is_refused = REFUSALS.iter().any(|refusal| ran.stderr.contains(refusal));
+            assert!(is_refused, "{what} ({view:?}): {ran:?}");
         }
-        assert!(!Path::new("/usr/bin/codeagent-canary").exists());
+        assert_eq!(before, Host::now(), "{view:?}");
         let names: Vec<_> = fs::read_dir(session.workspace.working()).unwrap().collect();
         assert!(names.is_empty(), "{names:?}");
     }
 }
 
-/// Calls that fail for many reasons, with their numbers and arguments: what counts is that they are
-/// not permitted. Without the filter each of them fails in another way, or works.
-#[cfg(target_arch = "x86_64")]
-const CALLS: &[(&str, &str)] = &[
-    ("keyctl: use a key ring", "250, 0, -3, 1"),
-    ("add_key", "248, b\"user\", b\"canary\", b\"x\", 1, -3"),
-    ("bpf: load a program into the kernel", "321, 0, 0, 0"),
-    ("userfaultfd, of one's own pages", "323, 1"),
-    ("open_by_handle_at", "304, -100, 0, 0"),
-    ("process_vm_readv", "310, 1, 0, 0, 0, 0, 0"),
-    ("kcmp", "312, 1, 1, 0, 0, 0"),
-    ("perf_event_open", "298, 0, 0, -1, -1, 0"),
-    ("io_uring_setup", "425, 0, 0"),
-];
+/// What the attempts are after.
+#[derive(Debug, PartialEq)]
+struct Host {
+    mounts: Vec<String>,
+    name: String,
+    settings: Vec<Option<String>>,
+    /// Names of `/`, and of where else something could be put.
+    names: Vec<Vec<std::ffi::OsString>>,
+    /// Files that say who may do what.
+    files: Vec<Option<Vec<u8>>>,
+    /// Whether it is the century it was.
+    is_clock_right: bool,
+}
 
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn system_calls_that_nobody_needs_are_not_permitted() {
-    let session = Session::new(|_| {});
-    for (what, arguments) in CALLS {
-        let ran = session.run(&format!(
-            "python3 -c 'import ctypes, errno
-c = ctypes.CDLL(None, use_errno=True)
-print(c.syscall({arguments}), errno.errorcode.get(ctypes.get_errno()))'"
-        ));
-        assert!(["-1 EPERM\n", "-1 ENOSYS\n"].contains(&&*ran.stdout), "{what}: {ran:?}");
+impl Host {
+    fn now() -> Self {
+        const SETTINGS: [&str; 7] = [
+            "kernel/panic",
+            "kernel/core_pattern",
+            "kernel/modprobe",
+            "kernel/domainname",
+            "kernel/pid_max",
+            "vm/overcommit_memory",
+            "net/ipv4/ip_forward",
+        ];
+        const FILES: [&str; 7] = [
+            "/etc/passwd",
+            "/etc/group",
+            "/etc/shadow",
+            "/etc/hosts",
+            "/etc/hostname",
+            "/etc/resolv.conf",
+            "/etc/ld.so.preload",
+        ];
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        // Other tests mount something in directories of their own meanwhile.
+        let of_tests = |line: &str| line.contains(" /dev/shm/") || line.contains(" /tmp/");
+        let mut places = ["/", "/usr/bin", "/dev", "/etc"].map(|place| {
+            let names = fs::read_dir(place).unwrap().map(|entry| entry.unwrap().file_name());
+            names.collect::<Vec<_>>()
+        });
+        places.iter_mut().for_each(|names| names.sort());
+        Self {
+            mounts: mounts.lines().filter(|line| !of_tests(line)).map(str::to_owned).collect(),
+            name: rustix::system::uname().nodename().to_str().unwrap().to_owned(),
+            settings: SETTINGS
+                .map(|name| fs::read_to_string(Path::new("/proc/sys").join(name)).ok())
+                .into(),
+            names: places.into(),
+            files: FILES.map(|file| fs::read(file).ok()).into(),
+            is_clock_right: std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() > 1_700_000_000,
+        }
     }
-    // Its own terminal, where only the filter is in the way, or a setting of newer kernels.
-    let ran = session.run(
-        "python3 -c 'import errno, fcntl, os, termios
-terminal = os.openpty()[1]
-try: fcntl.ioctl(terminal, termios.TIOCSTI, b\"x\"); print(\"typed\")
-except OSError as error: print(errno.errorcode[error.errno])'",
-    );
-    assert_eq!(ran.stdout, "EPERM\n", "{ran:?}");
+}
+
+/// Files of `/proc` that are about the machine, and not about a process of the sandbox.
+#[test]
+fn what_tells_of_the_memory_and_the_keys_of_the_host_is_empty() {
+    const READ: &str = "for f in kcore keys key-users kpagecount kpageflags slabinfo timer_list \
+        vmallocinfo sched_debug; do head -c 1 /proc/$f 2>/dev/null; done | wc -c";
+    let on_host = Command::new("sh").args(["-c", READ]).output().unwrap();
+    assert_ne!(String::from_utf8_lossy(&on_host.stdout).trim(), "0", "the host has none of them");
+    for view in VIEWS {
+        let ran = Session::new(|_| {}).seen(view).run(READ);
+        assert_eq!(ran.stdout.trim(), "0", "{view:?}: {ran:?}");
+    }
 }
 
 /// As those of docker, of a key agent or of a desktop.
@@ -264,14 +331,14 @@ fn reach_for_processes() {
     let mut victim = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
     let session = Session::new(|_| {});
     let ran = session.run(&format!(
-        "kill -9 {0}; ls /proc/{0} >/dev/null 2>&1 && echo seen; ps ax | grep -c .",
+        "kill -9 {0}; ls /proc/{0} >/dev/null 2>&1 && echo seen; kill -9 1; echo lives",
         victim.id()
     ));
+    assert_eq!(ran.stdout, "lives\n", "process 1 is out of reach, too: {ran:?}");
     // It takes what runs it with it: nobody knows how it ended, and nothing of it is kept.
     let all = session.try_run(shell("echo x > file; kill -9 -1; sleep 10"));
     assert!(matches!(all, Err(RunError::Lost(_))), "{all:?}");
     assert!(!session.workspace.path("file").exists());
-    assert!(!ran.stdout.contains("seen"), "{ran:?}");
     assert!(victim.try_wait().unwrap().is_none(), "it has been killed");
     victim.kill().unwrap();
     victim.wait().unwrap();
@@ -334,23 +401,4 @@ s = socket.create_connection((host, int(port))); s.sendall(b\"ping\"); print(s.m
     );
     assert_eq!(ran.stdout, "from the host\n", "{view:?}: {ran:?}");
     assert_eq!(&gateway.join().unwrap(), b"ping");
-}
-
-#[test]
-fn a_fork_bomb_and_a_glutton_meet_their_limits() {
-    let session = Session::with(TempWorkspace::new(), |policy| {
-        policy.limits.processes = Some(64);
-        policy.limits.memory_bytes = Some(256 << 20);
-        policy.limits.file_bytes = Some(1 << 20);
-        policy.limits.open_files = Some(64);
-    });
-    let mut exec = shell("bomb() { bomb | bomb & }; bomb; sleep 1; echo survived");
-    (exec.timeout_ms, exec.grace_ms) = (Some(8000), 500);
-    let _ = session.try_run(exec).unwrap();
-    let ran = session.run("python3 -c 'x = bytearray(1 << 30)' && echo got it");
-    assert!(!ran.stdout.contains("got it"), "{ran:?}");
-    let ran = session.run("head -c 2M /dev/zero > big && echo written; ulimit -n");
-    assert!(!ran.stdout.contains("written"), "{ran:?}");
-    assert!(ran.stdout.ends_with("64\n"), "{ran:?}");
-    assert_eq!(session.run("echo still works").stdout, "still works\n");
 }

@@ -1,5 +1,5 @@
 //! Everything that runs a command is killed, at any moment: the session, its worker, the guard,
-//! process 1, the command. The folder is at a step boundary, and nothing is left.
+//! process 1, the command's supervisor, the command. The folder is at a step boundary, and nothing is left.
 
 #![cfg(all(target_os = "linux", feature = "probe"))]
 #![allow(
@@ -21,7 +21,9 @@ use codeagent_test_support::{
     CompareOptions, TempWorkspace, TreeSnapshot, assert_tree_eq, assert_tree_eq_with,
 };
 use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
-use common::{PROGRAM, eventually, every_process, mounts_that_name, sh};
+use common::{
+    PROGRAM, as_ordinary_user_with_fuse, eventually, every_process, mounts_that_name, sh,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Leaves nothing as it was, in pieces that take a while.
@@ -47,11 +49,18 @@ enum Victim {
     Worker,
     Guard,
     FirstProcess,
+    Supervisor,
     Command,
 }
 
-const VICTIMS: [Victim; 5] =
-    [Victim::Session, Victim::Guard, Victim::FirstProcess, Victim::Command, Victim::Worker];
+const VICTIMS: [Victim; 6] = [
+    Victim::Session,
+    Victim::Guard,
+    Victim::FirstProcess,
+    Victim::Supervisor,
+    Victim::Command,
+    Victim::Worker,
+];
 
 /// Numbers that differ from run to run; a failure names the seed.
 struct Dice(u64);
@@ -141,13 +150,14 @@ impl Scene {
     fn find(&self, session: u32, victim: Victim) -> Option<u32> {
         let guard = || child_of(session, |line| line.contains("--codeagent-namespace"));
         let first = || child_of(guard()?, |_| true);
+        let supervisor = || child_of(first()?, |_| true);
         match victim {
             Victim::Session => Some(session),
             Victim::Worker => child_of(session, |line| line.contains("--codeagent-worker")),
             Victim::Guard => guard(),
             Victim::FirstProcess => first(),
-            // Below its supervisor.
-            Victim::Command => child_of(child_of(first()?, |_| true)?, |_| true),
+            Victim::Supervisor => supervisor(),
+            Victim::Command => child_of(supervisor()?, |_| true),
         }
     }
 
@@ -166,8 +176,9 @@ impl Scene {
     }
 
     /// Whether somebody was killed, and whether the command became a step all the same.
-    fn one_death(&self, victim: Victim, dice: &mut Dice) -> (bool, bool) {
+    fn one_death(&self, victim: Victim, dice: &mut Dice, sessions: &mut Vec<u32>) -> (bool, bool) {
         let mut session = self.session().stdout(Stdio::piped()).spawn().unwrap();
+        sessions.push(session.id());
         let killed = self.kill(&mut session, victim, dice);
         let started = Instant::now();
         let output = session.wait_with_output().unwrap();
@@ -223,32 +234,69 @@ fn child_of(parent: u32, wanted: impl Fn(&str) -> bool) -> Option<u32> {
     })
 }
 
-fn deaths(view: &'static str) {
-    let count = if std::env::var_os("CODEAGENT_LONG").is_some() { 200 } else { 20 };
+/// Groups that sessions make for their commands, if they can; names begin so, and go on with the
+/// number of the process that made them.
+fn cgroups_of(sessions: &[u32]) -> Vec<PathBuf> {
+    let is_one = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let owner = name.strip_prefix("codeagent-").and_then(|name| name.split('-').next());
+        owner.and_then(|owner| owner.parse().ok()).is_some_and(|owner| sessions.contains(&owner))
+    };
+    let (mut found, mut pending) = (Vec::new(), vec![PathBuf::from("/sys/fs/cgroup")]);
+    while let Some(dir) = pending.pop() {
+        let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+        let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        pending.extend(groups.map(|entry| entry.path()));
+        if is_one(&dir) {
+            found.push(dir);
+        }
+    }
+    found
+}
+
+fn deaths(view: &'static str, usually: usize) {
+    let count = if std::env::var_os("CODEAGENT_LONG").is_some() { 200 } else { usually };
+    let started = Instant::now();
     let scene = Scene::new(view);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let mut dice = Dice(now.as_nanos() as u64 | 1);
-    let (mut killed, mut steps) = (0, 0);
+    let (mut killed, mut steps, mut sessions) = (0, 0, Vec::new());
     while killed < count {
         let victim = VICTIMS[killed % VICTIMS.len()];
         eprintln!("{victim:?}, dice {}", dice.0); // shown if it fails
-        let (was_killed, is_step) = scene.one_death(victim, &mut dice);
+        let (was_killed, is_step) = scene.one_death(victim, &mut dice, &mut sessions);
         killed += usize::from(was_killed);
         steps += usize::from(was_killed && is_step);
     }
-    eprintln!("{killed} killed within {:?}, {steps} of their commands became steps", scene.lasts);
+    let all = sessions.len();
+    eprintln!(
+        "{killed} of {all} sessions killed in {:?}, a session takes {:?}; {steps} of their commands became steps",
+        started.elapsed(),
+        scene.lasts
+    );
+    assert!(0 < steps && steps < killed, "both happen: {steps} steps of {killed} killed");
     let state = scene.holder().join("state");
     let run = scene.session().output().unwrap();
     assert!(run.status.success(), "{run:?}");
     assert_eq!(fs::read_dir(state).unwrap().count(), 0, "homes of killed sessions");
+    assert_eq!(cgroups_of(&sessions), Vec::<PathBuf>::new(), "groups of killed sessions");
 }
 
 #[test]
 fn whoever_is_killed_the_folder_is_at_a_step_boundary() {
-    deaths("transactional");
+    deaths("transactional", 100);
 }
 
 #[test]
 fn whoever_is_killed_the_folder_is_at_a_step_boundary_in_the_live_view() {
-    deaths("live");
+    deaths("live", 60);
+}
+
+#[test]
+fn whichever_process_of_an_ordinary_user_is_killed_the_folder_is_at_a_step_boundary() {
+    let test = "whichever_process_of_an_ordinary_user_is_killed_the_folder_is_at_a_step_boundary";
+    as_ordinary_user_with_fuse(test, || {
+        deaths("transactional", 30);
+        deaths("live", 30);
+    });
 }

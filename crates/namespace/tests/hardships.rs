@@ -26,20 +26,27 @@ fn marker(what: &str) -> String {
     format!("codeagent-{what}-{}", std::process::id())
 }
 
+/// Waits, in a script, for a process with this name, and says that it has lived.
+fn until_alive(marker: &str) -> String {
+    // Its name, and not that of a shell that is told to become it.
+    format!("until grep -qsa ^{marker} /proc/[0-9]*/cmdline; do sleep 0.01; done; echo alive")
+}
+
 #[test]
 fn a_daemon_ends_with_the_command_that_started_it() {
     for view in VIEWS {
         let session = Session::new(|_| {}).seen(view);
         let marker = marker("daemon");
+        let until_alive = until_alive(&marker);
         // Forked twice, in a session of its own, deaf to signals, with nothing of ours open.
         let script = format!(
             "(setsid bash -c 'trap \"\" HUP TERM INT; (exec -a {marker} sleep 1000) & wait' \
-             </dev/null >/dev/null 2>&1 &) & sleep 0.1; echo made > file"
+             </dev/null >/dev/null 2>&1 &) & {until_alive}; echo made > file"
         );
         for leftovers in [Leftovers::Keep, Leftovers::Kill] {
             let started = Instant::now();
-            let ran = session.try_run(Exec { leftovers, ..shell(&script) }).unwrap();
-            assert_eq!(ran.code(), Some(0), "{ran:?}");
+            let ran = session.try_run(Exec { leftovers, grace_ms: 300, ..shell(&script) }).unwrap();
+            assert_eq!((ran.code(), &*ran.stdout), (Some(0), "alive\n"), "{ran:?}");
             assert!(started.elapsed() < Duration::from_secs(10));
             assert_eq!(processes_that_name(&marker), Vec::<u32>::new());
         }
@@ -55,19 +62,21 @@ fn a_cancelled_command_that_ignores_it_is_ended() {
         let (orders, taken) = channel();
         let marker = marker("stubborn");
         let script = format!(
-            "trap '' TERM INT HUP QUIT; (exec -a {marker} sleep 1000) & echo x > file; echo ready; \
-             while :; do sleep 1; done"
+            "trap '' TERM INT HUP QUIT; (exec -a {marker} sleep 1000) & echo x > file; {}; \
+             while :; do sleep 1; done",
+            until_alive(&marker)
         );
         let mut exec =
             Exec::new(CommandLine::Argv(["bash", "-c", &script].map(Into::into).to_vec()));
         exec.grace_ms = 300;
         let started = Instant::now();
         let ran = session.run_watched(exec, taken, |said| {
-            if said == b"ready\n" {
+            if said == b"alive\n" {
                 orders.send(Order::Cancel).unwrap();
             }
         });
         let ran = ran.unwrap();
+        assert_eq!(ran.stdout, "alive\n", "{ran:?}");
         let Outcome::Completed { cause, .. } = ran.finished.outcome else { panic!("{ran:?}") };
         assert_eq!(cause, Cause::Cancelled);
         assert!(started.elapsed() < Duration::from_secs(8));

@@ -221,7 +221,8 @@ impl UndoEngine {
         for (path, entry) in std::mem::take(&mut difference.whole) {
             let moved = difference.moved.then_some(gone.as_slice());
             let taken_out = self.clean(&state, path.as_path(), &entry, moved)?;
-            difference.report.adopted.protected.extend(taken_out);
+            difference.report.adopted.protected.extend(taken_out.denied);
+            difference.report.refused.extend(taken_out.devices);
             OverlayMarks::of(&entry)
                 .and_then(|marks| marks.strip(&entry))
                 .map_err(UndoError::host)?;

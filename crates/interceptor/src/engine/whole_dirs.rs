@@ -14,36 +14,37 @@ use super::state::{OpenStep, State};
 use crate::error::{Result, UndoError};
 use crate::host::{Dir, Entry, OverlayMarks, descend, remove_all, scan};
 
-/// Paths with the rule that denies them.
-type Denied = Vec<(RelPathBuf, String)>;
+/// What was in a new directory and does not come with it.
+#[derive(Default)]
+pub(super) struct TakenOut {
+    /// With the rule of the path policy that denies it.
+    pub(super) denied: Vec<(RelPathBuf, String)>,
+    pub(super) devices: Vec<RelPathBuf>,
+}
 
 impl UndoEngine {
     /// Cleans the directory `top`, which is to come to `path`. If something `moved` in the overlay,
-    /// from these paths among others, it may be in there. What was taken out because of the path
-    /// policy comes back.
+    /// from these paths among others, it may be in there. What was taken out comes back.
     pub(super) fn clean(
         &self,
         state: &State,
         path: RelPath<'_>,
         top: &Entry<'_>,
         moved: Option<&[RelPathBuf]>,
-    ) -> Result<Denied> {
+    ) -> Result<TakenOut> {
         let policy = &self.config.paths;
         let guarded = policy.guards_below(path, PathUse::Appear);
-        if !guarded && moved.is_none() {
-            return Ok(Denied::new());
-        }
         let root = top.open_dir().map_err(UndoError::host)?;
         let step = state.open.as_ref();
-        let denied = Denied::new();
-        let mut cleaning = Cleaning { engine: self, step, path, root, guarded, moved, denied };
+        let out = TakenOut::default();
+        let mut cleaning = Cleaning { engine: self, step, path, root, guarded, moved, out };
         let minded = guarded && path.components().any(|name| policy.minds(name));
         if !minded && moved.is_none() && cleaning.clean_what_matters()? {
-            return Ok(cleaning.denied);
+            return Ok(cleaning.out);
         }
         let impure = moved.is_some() && OverlayMarks::of(top).map_err(UndoError::host)?.impure;
         cleaning.clean_below(vec![Below { at: RelPath::ROOT.to_buf(), impure, minded }])?;
-        Ok(cleaning.denied)
+        Ok(cleaning.out)
     }
 }
 
@@ -55,7 +56,7 @@ struct Cleaning<'a> {
     guarded: bool,
     /// What is gone from the working directory, if anything has moved.
     moved: Option<&'a [RelPathBuf]>,
-    denied: Denied,
+    out: TakenOut,
 }
 
 /// A directory in it.
@@ -71,17 +72,17 @@ impl Cleaning<'_> {
     /// There can be very much in it, of which next to nothing matters to anybody. `false` if it
     /// cannot be looked through so quickly.
     fn clean_what_matters(&mut self) -> Result<bool> {
-        let policy = &self.engine.config.paths;
+        let (policy, guarded) = (&self.engine.config.paths, self.guarded);
         let matters = |name: &[u8], kind: FileType| {
             use FileType::{Directory, RegularFile, Symlink};
-            !matches!(kind, Directory | RegularFile | Symlink) || policy.minds(name)
+            !matches!(kind, Directory | RegularFile | Symlink) || (guarded && policy.minds(name))
         };
         let Ok(found) = scan(&self.root, &matters) else { return Ok(false) };
         for (below, kind) in found {
             let (parent, name) = below.as_path().split().ok_or(errno(Errno::INVAL))?;
             let root = Arc::clone(&self.root);
             let entry = || Ok(descend(&root, parent)?.entry(name.to_vec()).owned());
-            let kind = self.examine(below.as_path(), kind, true, &entry)?;
+            let kind = self.examine(below.as_path(), kind, guarded, &entry)?;
             if kind == Some(FileType::Directory) {
                 self.clean_below(vec![Below { at: below, impure: false, minded: true }])?;
             }
@@ -132,8 +133,12 @@ impl Cleaning<'_> {
             kind => kind,
         };
         if matches!(kind, FileType::CharacterDevice | FileType::BlockDevice) {
-            // What it hid is not there any more.
-            entry().and_then(|entry| entry.unlink()).map_err(host)?;
+            let entry = entry().map_err(host)?;
+            // What a whiteout hid is not there any more.
+            if !entry.stat().map_err(host)?.is_none_or(|stamp| stamp.is_whiteout()) {
+                self.out.devices.push(self.path.concat(below));
+            }
+            entry.unlink().map_err(host)?;
             return Ok(None);
         }
         if !minded {
@@ -156,7 +161,7 @@ impl Cleaning<'_> {
             }
             Err(UndoError::PathProtected { path, rule }) => {
                 entry().and_then(|entry| remove_all(&entry)).map_err(host)?;
-                self.denied.push((path, rule));
+                self.out.denied.push((path, rule));
                 Ok(None)
             }
             verdict => verdict.map(|()| Some(kind)),

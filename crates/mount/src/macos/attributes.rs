@@ -52,11 +52,11 @@ fn timespec(time: Option<TimeOrNow>) -> Timespec {
             Ok(since) => {
                 Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() }
             }
+            // Of a time before 1970, fuser takes the nanoseconds, which count forwards, as if they
+            // counted backwards like the seconds.
             Err(before) => {
                 let (whole, rest) = (before.duration().as_secs(), before.duration().subsec_nanos());
-                let borrowed = i64::from(rest > 0);
-                let tv_nsec = i64::from((1_000_000_000 - rest) % 1_000_000_000);
-                Timespec { tv_sec: -(whole as i64) - borrowed, tv_nsec }
+                Timespec { tv_sec: -(whole as i64), tv_nsec: rest.into() }
             }
         },
     }
