@@ -353,7 +353,6 @@ fn the_second_session_in_a_folder_is_refused() {
     let refused = WorkerProcess::start(&spec, |_| {}).unwrap().err().unwrap();
     let expected = format!("the undo log is in use by process {}", first.id());
     assert_eq!(refused.to_string(), expected);
-    // With an undo directory of its own it would not know of the first one.
     drop(first);
     assert!(WorkerProcess::start(&spec, |_| {}).unwrap().is_ok());
 }
