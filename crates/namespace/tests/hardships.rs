@@ -6,7 +6,10 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -355,4 +358,126 @@ fn the_second_session_in_a_folder_is_refused() {
     assert_eq!(refused.to_string(), expected);
     drop(first);
     assert!(WorkerProcess::start(&spec, |_| {}).unwrap().is_ok());
+}
+
+/// How the user's editor saves: another file in the place of the old one, or the old one in place.
+#[derive(Debug, Clone, Copy)]
+enum Saving {
+    ByRename,
+    InPlace,
+}
+
+/// The user, who saves one file again and again. While `saved` is locked, he does not.
+struct User<'a> {
+    file: &'a Path,
+    saving: Saving,
+    /// How many versions he has saved.
+    saved: &'a Mutex<usize>,
+    is_over: &'a AtomicBool,
+}
+
+impl User<'_> {
+    /// What he has written can be told from anything else, and is always as long.
+    fn version(number: usize) -> String {
+        format!("{number:08}\n").repeat(200)
+    }
+
+    /// The version that a text is, if it is one, and a whole one.
+    fn number_of(text: &str) -> Option<usize> {
+        let number = text.lines().next()?.parse().ok()?;
+        (text == Self::version(number)).then_some(number)
+    }
+
+    fn work(&self) {
+        while !self.is_over.load(Ordering::SeqCst) {
+            let mut saved = self.saved.lock().unwrap();
+            self.save(&Self::version(*saved + 1));
+            *saved += 1;
+            drop(saved);
+            // He takes some time between two versions, as commands do.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn save(&self, text: &str) {
+        match self.saving {
+            Saving::ByRename => {
+                // Made beside the folder, so that in it there is nothing but the renaming.
+                let new = self.file.parent().unwrap().with_file_name("being-saved");
+                fs::write(&new, text).unwrap();
+                fs::rename(new, self.file).unwrap();
+            }
+            Saving::InPlace => {
+                let opened = fs::OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(self.file)
+                    .unwrap();
+                opened.write_all_at(text.as_bytes(), 0).unwrap();
+            }
+        }
+    }
+}
+
+/// Commands change other files, and now and then that one, while the user saves it. What he has then is
+/// a version of his own each time, and a whole one.
+fn save_while_commands_come_and_go(view: View, saving: Saving) {
+    const ROUNDS: usize = 60;
+    let session = Session::new(|dir| {
+        fs::write(dir.join("saved"), User::version(0)).unwrap();
+        sh("mkdir dir; for i in 1 2 3 4; do echo $i > dir/$i; done", dir);
+    })
+    .seen(view);
+    let file = session.workspace.path("saved");
+    let (saved, is_over) = (Mutex::new(0), AtomicBool::new(false));
+    let user = User { file: &file, saving, saved: &saved, is_over: &is_over };
+    std::thread::scope(|scope| {
+        let _end = SetAtTheEnd(&is_over);
+        scope.spawn(|| user.work());
+        for round in 0..ROUNDS {
+            let at_first = *saved.lock().unwrap();
+            let other =
+                format!("echo {round} > dir/1; rm dir/2; echo new > dir/new; mv dir/3 three");
+            let script = match round % 3 {
+                0 => format!("{other}; yes commands | head -n 200 > saved"),
+                1 => format!("{other}; yes commands | head -n 200 > s; mv s saved"),
+                _ => other,
+            };
+            let ran = session.run(&script);
+            assert_eq!(ran.code(), Some(0), "{round}: {ran:?}");
+            // What he has saved since is a conflict, and stays.
+            let undone = session.worker().undo(1, OnConflict::Skip);
+            assert!(undone.is_ok(), "round {round}, {view:?}, {saving:?}: {undone:?}");
+            let last = saved.lock().unwrap();
+            let text = fs::read_to_string(&file).unwrap();
+            let number = User::number_of(&text);
+            assert!(number.is_some(), "round {round}, {view:?}, {saving:?}: not his: {text:.60}");
+            assert!(number >= Some(at_first), "round {round}: {number:?}, and he had {at_first}");
+            assert!(number <= Some(*last), "round {round}");
+            drop(last);
+            let names = |dir: &str| fs::read_dir(session.workspace.path(dir)).unwrap().count();
+            assert_eq!((names("."), names("dir")), (2, 4), "round {round}: the rest is undone");
+        }
+    });
+    assert!(*saved.lock().unwrap() > ROUNDS, "the user saved while commands ran");
+}
+
+/// Lets another thread end, also when this one panics.
+struct SetAtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_the_user_saves_by_renaming_beside_a_live_view_is_never_lost() {
+    save_while_commands_come_and_go(View::Live, Saving::ByRename);
+}
+
+#[test]
+fn what_the_user_saves_in_place_beside_a_live_view_is_never_lost() {
+    save_while_commands_come_and_go(View::Live, Saving::InPlace);
 }

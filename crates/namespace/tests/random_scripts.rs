@@ -7,16 +7,30 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::Command;
 
 use codeagent_interceptor::{ClosedStep, OnConflict};
 use codeagent_namespace::View;
-use codeagent_test_support::{CompareOptions, TempWorkspace, assert_tree_eq, assert_tree_eq_with};
-use common::{Session, sh};
+use codeagent_test_support::filesystems::{disk_dir, reflink_dirs, skip};
+use codeagent_test_support::{
+    CompareOptions, EntryKind, TempWorkspace, assert_tree_eq, assert_tree_eq_with,
+};
+use common::{Session, as_ordinary_user_with_fuse, sh};
 
 const FIXTURE: &str = "
     mkdir -p a/b/c d/e f; for p in a/1 a/b/2 a/b/c/3 d/4 d/e/5 6; do echo $p > $p; done
     ln -s a/1 7; mkfifo f/8; head -c 100000 /dev/urandom > 9; chmod 0600 d/4; chmod 0700 f";
+
+/// What the shell has no command for. Perl starts quickly, and is part of every Debian.
+const TOOL: &str = r#"
+ODD=$(printf 'odd\377')
+tool() { perl -MSocket -e '
+    my $task = shift;
+    if ($task eq "attribute") { exit(syscall(SETXATTR, $ARGV[2], $ARGV[0], $ARGV[1], length $ARGV[1], 0) < 0) }
+    if ($task eq "socket") { socket(S, PF_UNIX, SOCK_STREAM, 0); exit !bind(S, pack_sockaddr_un($ARGV[0])) }
+    my ($size, $path) = @ARGV;
+    -p $path or open(F, ">>", $path) && unlink($path) && print F "x" x $size' -- "$@"; }"#;
 
 /// What a script does not do, because a view does it otherwise than the bare folder.
 #[derive(Clone, Copy)]
@@ -28,12 +42,38 @@ struct Kind {
     renamed_directories: bool,
     /// FUSE in a user namespace takes the bit away with each write, also from root.
     set_group_id: bool,
+    /// Whoever may not look into a directory cannot copy it.
+    locked_directories: bool,
+    /// To look into a file that is locked against himself, an ordinary user has to unlock it: the
+    /// picture that is taken of the folder would be a change from outside.
+    locked_files: bool,
 }
 
 const KINDS: [Kind; 3] = [
-    Kind { view: View::Transactional, links: true, renamed_directories: false, set_group_id: true },
-    Kind { view: View::Transactional, links: false, renamed_directories: true, set_group_id: true },
-    Kind { view: View::Live, links: true, renamed_directories: true, set_group_id: false },
+    Kind {
+        view: View::Transactional,
+        links: true,
+        renamed_directories: false,
+        set_group_id: true,
+        locked_directories: true,
+        locked_files: true,
+    },
+    Kind {
+        view: View::Transactional,
+        links: false,
+        renamed_directories: true,
+        set_group_id: true,
+        locked_directories: true,
+        locked_files: true,
+    },
+    Kind {
+        view: View::Live,
+        links: true,
+        renamed_directories: true,
+        set_group_id: false,
+        locked_directories: true,
+        locked_files: true,
+    },
 ];
 
 /// Numbers that are the same each time.
@@ -52,7 +92,9 @@ impl Dice {
 
     fn path(&mut self) -> String {
         const PARTS: [&str; 9] = ["a", "b", "c", "d", "e", "f", "new", "x y", "9"];
-        const LAST: [&str; 11] = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "n1", "n\u{e9}"];
+        // The last one is not text: the shell makes two bytes of it that are no UTF-8.
+        const LAST: [&str; 12] =
+            ["1", "2", "3", "4", "5", "6", "7", "8", "9", "n1", "n\u{e9}", "'\"$ODD\"'"];
         let depth = self.roll(4);
         let mut path: Vec<&str> = (0..depth).map(|_| self.one_of(&PARTS)).collect();
         path.push(if self.roll(3) == 0 { self.one_of(&PARTS) } else { self.one_of(&LAST) });
@@ -62,7 +104,7 @@ impl Dice {
     fn line(&mut self, kind: Kind) -> String {
         let (one, other) = (self.path(), self.path());
         let number = self.roll(150_000);
-        match self.roll(18) {
+        match self.roll(22) {
             0 | 1 => format!("mkdir -p {one}"),
             2 | 3 => format!("test -p {one} || echo {number} > {one}"),
             4 => format!("test -p {one} || echo {number} >> {one}"),
@@ -82,8 +124,21 @@ impl Dice {
             12 => format!("test -f {one} && truncate -s {number} {one}"),
             13 => format!("cp -a {one} {other}"),
             14 => format!("touch -d @{number} {one}"),
-            15 => format!("setfattr -n user.n{} -v {number} {one}", number % 3),
+            15 => format!("tool attribute user.n{} {number} {one}", number % 3),
             16 => format!("mkfifo {one}"),
+            17 => format!("tool socket {one}"),
+            // Locked, and locked with something in it.
+            18 => {
+                let directory = if kind.locked_directories { "0" } else { "0500" };
+                let file = if kind.locked_files { "0" } else { "0400" };
+                format!(
+                    "if test -d {one}; then chmod {directory} {one}; else chmod {file} {one}; fi"
+                )
+            }
+            19 => format!("tool unlinked {number} {one}"),
+            20 if kind.locked_directories => {
+                format!("mkdir -p {one} && echo {number} > {one}/in && chmod 0 {one}")
+            }
             _ => format!(
                 "test -f {one} && dd if=/dev/zero of={one} bs=1 seek={number} count=9 conv=notrunc"
             ),
@@ -101,19 +156,23 @@ fn but_for_times(kind: Kind) -> CompareOptions {
     }
 }
 
-fn scripts(kind: Kind, seeds: std::ops::Range<u64>) {
+/// Where none is given, the folder is where tests are quickest.
+fn scripts(kind: Kind, place: Option<&Path>, seeds: std::ops::Range<u64>) {
+    let (all, mut recorded) = (seeds.clone().count(), 0);
+    let tool = TOOL.replace("SETXATTR", &libc::SYS_setxattr.to_string());
+    let workspace = || place.map_or_else(TempWorkspace::new, TempWorkspace::on);
     for seed in seeds {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let lines = 1 + dice.roll(25);
         let script: Vec<String> = (0..lines).map(|_| dice.line(kind)).collect();
-        let script = format!("set +e; exec 2>/dev/null\n{}\ntrue", script.join("\n"));
-        let native = TempWorkspace::with_fixture(|dir| sh(FIXTURE, dir));
+        let script = format!("set +e; exec 2>/dev/null{tool}\n{}\ntrue", script.join("\n"));
+        let native = workspace().filled(|dir| sh(FIXTURE, dir));
         let copy = native.working().to_owned();
-        let session = Session::new(|dir| {
+        let folder = workspace().filled(|dir| {
             let from = copy.join(".");
             assert!(Command::new("cp").arg("-a").arg(from).arg(dir).status().unwrap().success());
-        })
-        .seen(kind.view);
+        });
+        let session = Session::with(folder, |_| {}).seen(kind.view);
         let before = session.snapshot();
         sh(&script, native.working());
         let ran = session.run(&script);
@@ -125,6 +184,7 @@ fn scripts(kind: Kind, seeds: std::ops::Range<u64>) {
             assert_tree_eq(&before, &after);
             continue;
         };
+        recorded += 1;
         for _ in 0..2 {
             session.worker().undo(1, OnConflict::Refuse).unwrap();
             assert_tree_eq(&before, &session.snapshot());
@@ -132,19 +192,82 @@ fn scripts(kind: Kind, seeds: std::ops::Range<u64>) {
             assert_tree_eq(&after, &session.snapshot());
         }
     }
+    assert!(recorded * 5 >= all * 4, "only {recorded} of {all} scripts did something");
+}
+
+#[test]
+fn a_script_does_what_it_says() {
+    let workspace = TempWorkspace::new();
+    let tool = TOOL.replace("SETXATTR", &libc::SYS_setxattr.to_string());
+    let script =
+        "echo x > file; tool attribute user.n1 7 file; tool socket \"$ODD\"; tool unlinked 5 gone";
+    sh(&format!("{tool}\n{script}"), workspace.working());
+    let made = workspace.snapshot();
+    let names: Vec<_> = made.entries.keys().map(|name| name.escape_ascii().to_string()).collect();
+    assert_eq!(names, ["", "file", r"odd\xff"]);
+    assert_eq!(made.get("file").unwrap().xattrs[&b"user.n1"[..]], b"7");
+    assert_eq!(made.get(b"odd\xff").unwrap().kind, EntryKind::Socket);
 }
 
 #[test]
 fn scripts_with_links() {
-    scripts(KINDS[0], 0..350);
+    scripts(KINDS[0], None, 0..350);
 }
 
 #[test]
 fn scripts_that_rename_directories() {
-    scripts(KINDS[1], 1_000..1_350);
+    scripts(KINDS[1], None, 1_000..1_350);
 }
 
 #[test]
 fn scripts_in_the_live_view() {
-    scripts(KINDS[2], 2_000..2_300);
+    scripts(KINDS[2], None, 2_000..2_300);
+}
+
+fn of_an_ordinary_user(kind: Kind) -> Kind {
+    Kind { locked_files: false, ..kind }
+}
+
+#[test]
+fn scripts_of_an_ordinary_user_with_links() {
+    let test = "scripts_of_an_ordinary_user_with_links";
+    as_ordinary_user_with_fuse(test, || scripts(of_an_ordinary_user(KINDS[0]), None, 3_000..3_060));
+}
+
+#[test]
+fn scripts_of_an_ordinary_user_that_rename_directories() {
+    let test = "scripts_of_an_ordinary_user_that_rename_directories";
+    // Where the bare folder renames a directory, an overlay has it copied.
+    let kind = Kind { locked_directories: false, ..of_an_ordinary_user(KINDS[1]) };
+    as_ordinary_user_with_fuse(test, || scripts(kind, None, 4_000..4_060));
+}
+
+#[test]
+fn scripts_of_an_ordinary_user_in_the_live_view() {
+    let test = "scripts_of_an_ordinary_user_in_the_live_view";
+    as_ordinary_user_with_fuse(test, || scripts(of_an_ordinary_user(KINDS[2]), None, 5_000..5_060));
+}
+
+#[test]
+fn scripts_on_a_disk() {
+    let Some(disk) = disk_dir() else {
+        return skip("scripts_on_a_disk", "there is no directory on a disk");
+    };
+    KINDS.into_iter().zip([6_000, 6_100, 6_200]).for_each(|(kind, first)| {
+        scripts(kind, Some(&disk), first..first + 30);
+    });
+}
+
+#[test]
+fn scripts_on_filesystems_with_clones() {
+    let filesystems = reflink_dirs();
+    if filesystems.is_empty() {
+        return skip("scripts_on_filesystems_with_clones", "there is no btrfs and no XFS");
+    }
+    for (name, dir) in filesystems {
+        println!("on {name}");
+        KINDS.into_iter().zip([7_000, 7_100, 7_200]).for_each(|(kind, first)| {
+            scripts(kind, Some(&dir), first..first + 30);
+        });
+    }
 }
