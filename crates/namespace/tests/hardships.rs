@@ -473,6 +473,11 @@ impl Drop for SetAtTheEnd<'_> {
 }
 
 #[test]
+fn what_the_user_saves_by_renaming_while_commands_come_and_go_is_never_lost() {
+    save_while_commands_come_and_go(View::Transactional, Saving::ByRename);
+}
+
+#[test]
 fn what_the_user_saves_by_renaming_beside_a_live_view_is_never_lost() {
     save_while_commands_come_and_go(View::Live, Saving::ByRename);
 }

@@ -367,6 +367,7 @@ impl Recorder {
             .and_then(|()| entry.rename_to(&self.object(number)));
         match moved {
             Ok(()) => {
+                let (id, stamp) = self.really_taken(path, (record, number), (id, stamp))?;
                 self.taken(workspace, id, number, &stamp);
                 Ok(true)
             }
@@ -378,6 +379,27 @@ impl Recorder {
                 }
             }
         }
+    }
+
+    /// What was moved is what has the name in that moment: somebody may have saved it between the
+    /// look and the move, and then that is what the step has taken.
+    fn really_taken(
+        &self,
+        path: RelPath<'_>,
+        (record, number): (u64, u32),
+        looked_at: (FileId, Stamp),
+    ) -> Result<(FileId, Stamp)> {
+        let found = self.object(number).stat_id().map_err(UndoError::host)?;
+        let Some((id, stamp)) = found.filter(|(_, found)| !looked_at.1.describes_object(found))
+        else {
+            return Ok(looked_at);
+        };
+        // In this order: of two that speak of one object, the later one brings it back.
+        let take = Record::Take { path, object: number, stamp, linked: false };
+        self.journal
+            .append(&[take, Record::Cancelled { record }])
+            .map_err(UndoError::io("writing the journal"))?;
+        Ok((id, stamp))
     }
 
     /// An entry is in the store now.

@@ -43,6 +43,9 @@ impl StagedChange {
     }
 }
 
+/// How often what somebody else makes in the same place at the same time is taken.
+const MOST_ATTEMPTS: u32 = 100;
+
 /// Attributes of staged entries.
 pub(super) type Attributes = HashMap<RelPathBuf, Meta>;
 
@@ -349,6 +352,24 @@ impl UndoEngine {
         staging: &Tree,
         staged: RelPath<'_>,
     ) -> Result<()> {
+        let mut attempts = 1;
+        loop {
+            match self.try_to_adopt_entry(recorder, path, (staging, staged)) {
+                // Somebody has made it again meanwhile: that goes as well, and is kept as well.
+                Err(error) if error.errno() == libc::EEXIST && attempts < MOST_ATTEMPTS => {
+                    attempts += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn try_to_adopt_entry(
+        &self,
+        recorder: &Recorder,
+        path: RelPath<'_>,
+        (staging, staged): (&Tree, RelPath<'_>),
+    ) -> Result<()> {
         self.adopt_removal(recorder, path)?;
         let workspace = &self.workspace;
         let source = staging.owned_entry(staged).map_err(UndoError::host)?;
@@ -360,7 +381,8 @@ impl UndoEngine {
         let parent = path.parent().unwrap_or(RelPath::ROOT);
         let from = ObjectRef { owner: Owner::Staging, number: recorder.next_object() };
         let dirs = [(target.dir_handle(), parent)];
-        recorder.append_touching(workspace, &dirs, Record::Put { path, from, stamp })?;
+        let put = Record::Put { path, from, stamp };
+        let record = recorder.append_touching(workspace, &dirs, put)?;
         workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
         let mut id = id;
         match source.rename_to(&target) {
@@ -368,7 +390,10 @@ impl UndoEngine {
                 copy_entry(&source, &target).map_err(UndoError::host)?;
                 id = target.stat_id().map_err(UndoError::host)?.map_or(id, |(id, _)| id);
             }
-            result => result.map_err(UndoError::host)?,
+            result => result.map_err(|error| {
+                recorder.cancel([record]);
+                UndoError::host(error)
+            })?,
         }
         // With another name it may be a file that was here before.
         if !stamp.is_dir() && stamp.links <= 1 {

@@ -1,6 +1,7 @@
 //! Opening and closing steps.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use codeagent_common::{
     ChangeKind, Protection, Refusal, RelPathBuf, SafeguardId, StepId, StepInfo, StepKind, Timestamp,
@@ -16,6 +17,9 @@ use crate::error::{Result, UndoError};
 use crate::events::EngineEvent;
 use crate::fold::net_changes;
 use crate::store::StepDir;
+
+/// How long who goes away cleans up.
+const FAREWELL: Duration = Duration::from_millis(200);
 
 /// A step somebody wants to begin.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -206,7 +210,9 @@ impl UndoEngine {
         {
             return Ok(None);
         }
-        self.end_open_step()
+        let ended = self.end_open_step();
+        self.workspace.store.finish_cleaning(FAREWELL);
+        ended
     }
 
     pub(super) fn ambient_expired(&self, step: &OpenStep, now: Timestamp) -> bool {

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use codeagent_common::RelPath;
+use parking_lot::{Condvar, Mutex};
 
 use crate::host::{Dir, remove_all, walk};
 
@@ -46,6 +47,40 @@ pub(crate) struct Background {
     thread: Option<JoinHandle<()>>,
     /// Set when shutdown begins: what has not been counted by then is counted after the next start.
     stopping: Arc<AtomicBool>,
+    pace: Arc<Pace>,
+}
+
+/// How soon things are done.
+#[derive(Default)]
+struct Pace {
+    state: Mutex<PaceState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct PaceState {
+    /// Somebody else is at work, and comes first.
+    patient: bool,
+    /// Jobs that are not done.
+    left: usize,
+}
+
+impl Pace {
+    fn wait(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.state.lock();
+        while state.patient && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+    }
+
+    fn set_patient(&self, patient: bool) {
+        self.state.lock().patient = patient;
+        self.changed.notify_all();
+    }
+
+    fn done(&self) {
+        self.state.lock().left -= 1;
+        self.changed.notify_all();
+    }
 }
 
 impl Background {
@@ -53,19 +88,35 @@ impl Background {
         let (queue, jobs) = mpsc::channel::<Job>();
         let stopping = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopping);
+        let pace = Arc::new(Pace::default());
+        let keeps_to = Arc::clone(&pace);
         let thread =
             std::thread::Builder::new().name("undo-background".into()).spawn(move || {
                 // Whoever waits for something comes first. (Of a thread, whatever its name says.)
                 let _ = rustix::process::setpriority_process(None, NICENESS);
                 while let Ok(first) = jobs.recv() {
-                    if !stop.load(Ordering::Relaxed) {
-                        std::thread::park_timeout(PATIENCE);
+                    keeps_to.wait();
+                    for job in std::iter::once(first).chain(jobs.try_iter()) {
+                        job.run(&stop);
+                        keeps_to.done();
                     }
-                    // What came meanwhile has waited, too.
-                    std::iter::once(first).chain(jobs.try_iter()).for_each(|job| job.run(&stop));
                 }
             })?;
-        Ok(Self { queue: Some(queue), thread: Some(thread), stopping })
+        Ok(Self { queue: Some(queue), thread: Some(thread), stopping, pace })
+    }
+
+    /// What is left from an earlier process has waited long enough; from here on, others come first.
+    pub(crate) fn be_patient(&self) {
+        self.pace.set_patient(true);
+    }
+
+    /// Nobody else is at work any more: what is left is done at once, as far as time allows. The rest
+    /// is done after the next start.
+    pub(crate) fn finish(&self, time: Duration) {
+        self.pace.set_patient(false);
+        let deadline = Instant::now() + time;
+        let mut state = self.pace.state.lock();
+        while state.left > 0 && !self.pace.changed.wait_until(&mut state, deadline).timed_out() {}
     }
 
     pub(crate) fn delete_later(&self, path: PathBuf) {
@@ -80,6 +131,7 @@ impl Background {
 
     fn add(&self, job: Job) {
         if let Some(queue) = &self.queue {
+            self.pace.state.lock().left += 1;
             let _ = queue.send(job);
         }
     }
@@ -88,9 +140,9 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.pace.set_patient(false);
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
             let _ = thread.join();
         }
     }

@@ -100,6 +100,7 @@ impl Store {
             store.initialise().map_err(unusable)?;
         }
         store.empty_trash().and_then(|()| store.drop_all_staged()).map_err(unusable)?;
+        store.background.be_patient();
         Ok(Versioned::Current(store))
     }
 
@@ -359,6 +360,11 @@ impl Store {
             self.delete_later(dir.place());
         }
         Ok(())
+    }
+
+    /// Cleans up what nobody waits for, as far as time allows: nothing more will be done here.
+    pub(crate) fn finish_cleaning(&self, time: Duration) {
+        self.background.finish(time);
     }
 
     /// Where changes are staged under this number.
