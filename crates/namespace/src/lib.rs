@@ -39,6 +39,11 @@ pub fn has_second_wall() -> bool {
     inside::has_second_wall()
 }
 
+/// Whether commands whose network is open are kept from abstract sockets of programs outside.
+pub fn keeps_sockets_out() -> bool {
+    inside::keeps_sockets_out()
+}
+
 /// Where commands find the proxy, with [`Network::Gateway`].
 pub const GATEWAY_PORT: u16 = 3128;
 

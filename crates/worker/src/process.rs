@@ -18,7 +18,7 @@ use codeagent_interceptor::{
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
-use crate::claim::Claim;
+use crate::claim::FolderClaim;
 use crate::confine;
 use crate::enclosure;
 use crate::link;
@@ -112,7 +112,7 @@ struct Life {
     undo_dir: OwnedFd,
     ambient_timeout: Duration,
     /// Goes before the lock on the undo directory does: who gets that can have the folder, too.
-    claim: Option<Claim>,
+    claim: Option<FolderClaim>,
 }
 
 fn start(
@@ -126,7 +126,7 @@ fn start(
     let undo_dir = open_undo_dir(&mut settings)?;
     // Before anything is recovered. Of a folder that does not change, there may be many pictures.
     let claim = match settings.read_only {
-        false => Some(Claim::take(&working_dir, &undo_dir)?),
+        false => Some(FolderClaim::take(&working_dir, &undo_dir)?),
         true => None,
     };
     // While there is but one thread: others would keep the freedom they were born with.

@@ -43,3 +43,20 @@ pub(crate) fn restrict_mount(mount: impl AsFd, forbidden: MountAttrFlags) -> io:
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// The process at the other end of a local socket; none if it is not to be seen from here.
+pub(crate) fn process_at_the_other_end(socket: impl AsFd) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the structure is as long as the call is told, and any bytes are one of it.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    u32::try_from(peer.pid).ok().filter(|pid| result == 0 && *pid > 0)
+}

@@ -49,6 +49,22 @@ impl RollbackOptions {
     }
 }
 
+/// How often an undo begins anew because of what somebody else does in the same place meanwhile.
+const MOST_ATTEMPTS: u32 = 100;
+
+/// Somebody may take a place between a look at it and the moment in which something is to come there.
+/// Nothing has been done then, and another look finds what he did.
+fn unless_outrun<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..MOST_ATTEMPTS {
+        match attempt() {
+            Err(error)
+                if error.errno() == libc::EEXIST && !matches!(error, UndoError::Partly { .. }) => {}
+            outcome => return outcome,
+        }
+    }
+    attempt()
+}
+
 /// What an undo or redo did.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RollbackReport {
@@ -94,7 +110,7 @@ impl UndoEngine {
             state.step(expected)?; // if it is not there, that is why
             return Err(UndoError::NotNewest(expected));
         }
-        self.undo_newest(state, count, options)
+        unless_outrun(|| self.undo_newest(state, count, options))
     }
 
     /// While no step is open.
@@ -138,6 +154,15 @@ impl UndoEngine {
         if let Some(step) = state.begun() {
             return Err(step.in_the_way());
         }
+        unless_outrun(|| self.redo_newest(state, count, options))
+    }
+
+    fn redo_newest(
+        &self,
+        state: &mut State,
+        count: usize,
+        options: RollbackOptions,
+    ) -> Result<RollbackReport> {
         let entries: Vec<ClosedEntry> =
             state.redo.lock().iter().rev().take(count).cloned().collect();
         if entries.len() < count || count == 0 {

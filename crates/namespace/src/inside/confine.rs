@@ -67,6 +67,12 @@ pub(crate) fn has_second_wall() -> bool {
     moves.handle_access(AccessFs::Refer).is_ok()
 }
 
+/// Whether Landlock keeps commands from abstract sockets and processes outside.
+pub(crate) fn keeps_sockets_out() -> bool {
+    let scopes = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    scopes.scope(Scope::from_all(RIGHTS)).is_ok()
+}
+
 /// A second wall behind the mounts: writing only where it is meant to be.
 fn restrict_files(spec: &Spec) -> io::Result<Landlock> {
     if !has_second_wall() {

@@ -29,7 +29,7 @@ use crate::link;
 use crate::raw::{self, Forked};
 pub(crate) use crate::report::{Confinement, Context, Failed, News};
 use crate::spec::{Network, Spec};
-pub(crate) use confine::has_second_wall;
+pub(crate) use confine::{has_second_wall, keeps_sockets_out};
 pub(crate) use trial::try_everything;
 
 /// The guard. Returns when nothing of the sandbox is left.

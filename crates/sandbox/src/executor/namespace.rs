@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use codeagent_namespace::{Executor as Namespaces, Policy, Surroundings, View, ViewChoice};
+use codeagent_namespace::{
+    Executor as Namespaces, Network, Policy, Surroundings, View, ViewChoice,
+};
 
 use super::{Executor, Isolation, Ran, Work};
 use crate::error::{Result, SandboxError};
@@ -13,6 +15,7 @@ const LIVE_THREADS: usize = 4;
 #[derive(Debug)]
 pub struct NamespaceExecutor {
     namespaces: Namespaces,
+    network_is_open: bool,
 }
 
 impl NamespaceExecutor {
@@ -20,13 +23,14 @@ impl NamespaceExecutor {
     /// [`run_if_asked`](crate::run_if_asked).
     pub fn new(policy: Policy, program: Option<PathBuf>) -> Result<Self> {
         let what = format!("cannot make a home for commands in {}", policy.state_dir.display());
+        let network_is_open = policy.network == Network::Open;
         let surroundings = Surroundings::new(policy).map_err(SandboxError::doing(what))?;
         let namespaces = match program {
             Some(program) => Namespaces::with_program(surroundings, program),
             None => Namespaces::new(surroundings)?,
         };
         let namespaces = namespaces.with_live_options(codeagent_mount::live_options(LIVE_THREADS));
-        Ok(Self { namespaces })
+        Ok(Self { namespaces, network_is_open })
     }
 }
 
@@ -36,12 +40,16 @@ impl Executor for NamespaceExecutor {
     }
 
     fn weakness(&self) -> Option<String> {
-        let has_all = codeagent_namespace::has_second_wall();
-        (!has_all).then(|| {
+        let weakness = if !codeagent_namespace::has_second_wall() {
             "only mounts keep commands from other files: this machine has no Landlock that could \
              stand behind them (see `sandbox doctor`)"
-                .into()
-        })
+        } else if self.network_is_open && !codeagent_namespace::keeps_sockets_out() {
+            "with the open network, commands can reach abstract sockets of programs outside: the \
+             kernel's Landlock is too old to keep them out (see `sandbox doctor`)"
+        } else {
+            return None;
+        };
+        Some(weakness.into())
     }
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
