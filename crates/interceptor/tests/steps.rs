@@ -556,3 +556,14 @@ fn what_arrives_after_the_last_step_is_refused_and_not_lost_later() {
     assert!(bench.engine.recovery().is_none());
     assert_tree_eq(&after, &bench.snapshot());
 }
+
+/// A session of one command lasts no longer than cleaning up is put off.
+#[test]
+fn who_goes_away_leaves_no_trash() {
+    let bench = Bench::new(fixtures::small_tree);
+    let trash = || std::fs::read_dir(bench.workspace.undo().join("trash")).unwrap().count();
+    bench.step(|fs| fs.unlink("small.txt").unwrap());
+    bench.undo(1);
+    bench.engine.retire(None).unwrap();
+    assert_eq!(trash(), 0);
+}
