@@ -27,6 +27,8 @@ pub enum ConflictKind {
     ChangedBetweenSteps,
     /// The watcher saw somebody else write to it.
     Barrier,
+    /// The step took it away while somebody had it open, and he has gone on writing to it.
+    WrittenSince,
 }
 
 #[cfg(target_os = "linux")] // only the engine finds any

@@ -1,11 +1,13 @@
 //! Reading an undo directory without an engine: checking it, and showing it.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+
+use codeagent_common::RelPathBuf;
 
 use crate::fold::Marks;
 use crate::host::Dir;
@@ -167,7 +169,7 @@ fn verify_records(
     };
     match check() {
         Ok((problems, end)) => {
-            problems.into_iter().for_each(|problem| report.find(place, problem));
+            problems.iter().for_each(|problem| report.find(place, problem));
             report.records += end.saturating_sub(1);
         }
         Err(error) => report.find(place, error),
@@ -175,19 +177,44 @@ fn verify_records(
     Ok(())
 }
 
-/// Everything that keeps a journal from being inverted. `written` holds the objects that newer
+/// What speaks against inverting a journal.
+pub(crate) enum Problem {
+    /// It cannot be done.
+    Damage(String),
+    /// What the step had taken from here is still there, but not as it was: whoever had it open has
+    /// gone on writing.
+    WrittenSince(RelPathBuf),
+}
+
+impl From<String> for Problem {
+    fn from(damage: String) -> Self {
+        Self::Damage(damage)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damage(what) => out.write_str(what),
+            Self::WrittenSince(path) => write!(out, "what was kept of {path} has been changed"),
+        }
+    }
+}
+
+/// Everything that speaks against inverting a journal. `written` holds the objects that newer
 /// journals have written to, and gets those that this one has.
 pub(crate) fn check_journal(
     dir: &StepDir,
     journal: &JournalReader,
     trailer: Option<&Trailer>,
     written: &mut HashSet<ObjectRef>,
-) -> io::Result<Vec<String>> {
+) -> io::Result<Vec<Problem>> {
     let pack = dir.pack()?;
     let Some(header) = journal.header() else {
-        return Ok(vec!["its journal has no header".into()]);
+        return Ok(vec![Problem::Damage("its journal has no header".into())]);
     };
-    let mut problems = check_lengths(journal, &pack, trailer)?;
+    let lengths = check_lengths(journal, &pack, trailer)?;
+    let mut problems: Vec<Problem> = lengths.into_iter().map(Problem::Damage).collect();
     let marks = Marks::read(journal)?;
     let objects = dir.objects()?;
     // What the step had captured may have been written to after it moved into the store, too.
@@ -208,8 +235,11 @@ pub(crate) fn check_journal(
         let is_written = |number: u32, inode: u64| {
             written.contains(&ObjectRef { owner, number }) || captured.contains(&inode)
         };
-        if let Err(problem) = check_record(&record?, &pack, &objects, is_written) {
-            problems.push(format!("record {index}: {problem}"));
+        match check_record(&record?, &pack, &objects, is_written) {
+            Err(Problem::Damage(what)) => {
+                problems.push(Problem::Damage(format!("record {index}: {what}")));
+            }
+            outcome => problems.extend(outcome.err()),
         }
     }
     Ok(problems)
@@ -244,7 +274,7 @@ fn check_record(
     pack: &PackReader,
     objects: &Arc<Dir>,
     is_written: impl Fn(u32, u64) -> bool,
-) -> Result<(), String> {
+) -> Result<(), Problem> {
     let object = |number: u32| {
         let found = objects.entry(number.to_string().into_bytes()).stat();
         found.ok().flatten().ok_or_else(|| format!("object {number} is missing"))
@@ -259,12 +289,13 @@ fn check_record(
             // Another name of the file may still be in the working directory: what happens to it
             // there is recorded there.
             let may_differ = stamp.links > 1 || found.links > 1 || is_written(*number, stamp.inode);
-            let same = if may_differ {
-                found.inode == stamp.inode
-            } else {
-                stamp.describes_object(&found)
-            };
-            if same { Ok(()) } else { Err(format!("what was kept of {path} has been changed")) }
+            if stamp.describes_object(&found) || (may_differ && found.inode == stamp.inode) {
+                return Ok(());
+            }
+            if found.inode == stamp.inode && found.is_file() && stamp.is_file() {
+                return Err(Problem::WrittenSince(path.to_buf()));
+            }
+            Err(format!("what was kept of {path} is something else").into())
         }
         Record::Preimage {
             content: Some(Content::Clone { object: number, stamp, .. }), ..
@@ -272,12 +303,12 @@ fn check_record(
             if stamp.describes_object(&object(*number)?) {
                 return Ok(());
             }
-            Err(format!("object {number} has been changed"))
+            Err(format!("object {number} has been changed").into())
         }
         Record::Preimage { content: Some(Content::Ranges { regions, .. }), .. } => {
-            regions.iter().try_for_each(check_extents)
+            Ok(regions.iter().try_for_each(check_extents)?)
         }
-        Record::Removed { body: Body::File(region), .. } => check_extents(region),
+        Record::Removed { body: Body::File(region), .. } => Ok(check_extents(region)?),
         _ => Ok(()),
     }
 }

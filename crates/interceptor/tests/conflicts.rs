@@ -5,13 +5,14 @@
 mod common;
 
 use std::fs;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use codeagent_common::ErrorCode;
 use codeagent_interceptor::{ConflictKind, EngineEvent, RollbackOptions};
-use codeagent_test_support::{assert_tree_eq, assert_tree_eq_with, fixtures};
+use codeagent_test_support::{TreeSnapshot, assert_tree_eq, assert_tree_eq_with, fixtures};
 use common::edits::{assert_blocked_by, blocked, force, read, skip, write};
-use common::{Bench, all_but, only, rel_bufs};
+use common::{Bench, all_but, assert_helpful, has_file_of, only, rel_bufs};
 
 #[test]
 fn an_edit_is_found_although_nothing_of_ours_ran() {
@@ -120,6 +121,75 @@ fn skipping_conflicts_undoes_the_rest_and_leaves_the_edited_file() {
     assert_tree_eq_with(&edited, &now, &only(&["small.txt"]));
     assert_eq!(report.conflicts.len(), 1);
     assert_eq!(bench.engine.steps(), []);
+}
+
+/// The user's server goes on writing to its log, which a command removes.
+struct OpenLog {
+    bench: Bench,
+    log: fs::File,
+    before: TreeSnapshot,
+    former: Vec<u8>,
+}
+
+impl OpenLog {
+    fn removed_and_written_to() -> Self {
+        let bench = Bench::new(fixtures::small_tree);
+        let (before, former) = (bench.snapshot(), read(&bench, "small.txt"));
+        let mut log = fs::OpenOptions::new().append(true).open(bench.path("small.txt")).unwrap();
+        bench.step(|fs| {
+            fs.unlink("small.txt").unwrap();
+            fs.append("medium.txt", b"agent").unwrap();
+        });
+        log.write_all(b"the user's").unwrap();
+        Self { bench, log, before, former }
+    }
+}
+
+#[test]
+fn what_was_removed_and_has_been_written_to_since_is_a_conflict() {
+    let OpenLog { bench, .. } = OpenLog::removed_and_written_to();
+    let preview = bench.engine.preview(1).unwrap();
+    assert!(
+        matches!(&preview.conflicts[..], [c] if c.kind == ConflictKind::WrittenSince),
+        "{preview:?}"
+    );
+    assert_blocked_by(&bench, 1, &[("small.txt", ConflictKind::WrittenSince)]);
+}
+
+#[test]
+fn what_has_been_written_to_since_it_was_removed_comes_back_if_that_is_wanted() {
+    let OpenLog { bench, mut log, before, .. } = OpenLog::removed_and_written_to();
+    let without = bench.snapshot();
+    let report = force(&bench, 1);
+    assert_eq!(report.conflicts.len(), 1, "{report:?}");
+    assert_tree_eq_with(&before, &bench.snapshot(), &all_but(&["small.txt"]));
+    assert!(read(&bench, "small.txt").ends_with(b"the user's"));
+    // It is the file that he has open.
+    log.write_all(b", and more").unwrap();
+    assert!(read(&bench, "small.txt").ends_with(b"the user's, and more"));
+    bench.engine.redo(1, RollbackOptions::force()).unwrap();
+    assert_tree_eq(&without, &bench.snapshot());
+    force(&bench, 1);
+    assert!(read(&bench, "small.txt").ends_with(b"the user's, and more"));
+}
+
+#[test]
+fn what_has_been_written_to_since_it_was_removed_is_not_lost_when_it_is_skipped() {
+    let OpenLog { bench, before, former, .. } = OpenLog::removed_and_written_to();
+    skip(&bench, 1);
+    assert_tree_eq_with(&before, &bench.snapshot(), &all_but(&["small.txt", ""]));
+    assert!(!bench.path("small.txt").exists());
+    let quarantine = bench.workspace.undo().join("quarantine");
+    assert!(has_file_of(&quarantine, &[&former[..], b"the user's"].concat()));
+}
+
+/// Restoring one path promises what it was, not what it has become.
+#[test]
+fn what_has_been_written_to_since_it_was_removed_is_not_what_it_was() {
+    let OpenLog { bench, .. } = OpenLog::removed_and_written_to();
+    let step = bench.engine.steps()[0].id;
+    let error = bench.engine.restore(step, &rel_bufs(&["small.txt"])).unwrap_err();
+    assert_helpful(&error, ErrorCode::StepUnprotected);
 }
 
 /// The step is gone from the history, and with it what it had kept.

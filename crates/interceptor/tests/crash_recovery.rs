@@ -16,7 +16,7 @@ use codeagent_interceptor::{
     Fault, FaultInjector, Point, StepRequest, UndoEngine, UndoError, WriteInterceptor,
 };
 use codeagent_test_support::{Applier, TempWorkspace, TreeSnapshot, assert_tree_eq, fixtures};
-use common::{Bench, assert_errno};
+use common::{Bench, assert_errno, has_file_of};
 use rustix::io::Errno;
 
 /// Fails at one kind of point for as long as it is switched on.
@@ -63,18 +63,6 @@ fn interrupted(work: impl FnOnce(&Applier<'_>)) -> (Bench, TreeSnapshot) {
     bench.engine.open_step(StepRequest::command("never finished")).unwrap();
     work(&bench.applier());
     (bench, boundary)
-}
-
-fn has_file_of(dir: &Path, content: &[u8]) -> bool {
-    fs::read_dir(dir).is_ok_and(|entries| {
-        entries.map(|entry| entry.unwrap().path()).any(|path| {
-            if path.is_dir() {
-                has_file_of(&path, content)
-            } else {
-                fs::read(&path).unwrap() == content
-            }
-        })
-    })
 }
 
 /// CR-01

@@ -243,10 +243,10 @@ fn what_was_changed_in_the_store_is_neither_restored_nor_extracted() {
     fs::write(object, "2wo").unwrap();
 
     let restored = bench.engine.restore(step, &[rel_buf("d/2")]).unwrap_err();
-    assert_helpful(&restored, ErrorCode::UndoCorrupt);
+    assert_helpful(&restored, ErrorCode::StepUnprotected);
     let out = bench.beside("out");
     let extracted = bench.engine.extract(step, rel("d/2"), &out.join("2")).unwrap_err();
-    assert_helpful(&extracted, ErrorCode::UndoCorrupt);
+    assert_helpful(&extracted, ErrorCode::StepUnprotected);
     assert_tree_eq(&after, &bench.snapshot());
     assert_eq!(fs::read_dir(out).unwrap().count(), 0, "nothing was left behind");
 }

@@ -5,7 +5,6 @@
 mod common;
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +20,7 @@ use codeagent_interceptor::{
     WriteInterceptor,
 };
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
-use common::{Bench, ManualClock, rel, rel_buf};
+use common::{Bench, ManualClock, has_file_of, rel, rel_buf};
 
 fn text(bench: &Bench, path: &str) -> String {
     fs::read_to_string(bench.path(path)).unwrap_or_else(|error| format!("<{path}: {error}>"))
@@ -78,15 +77,6 @@ fn noise(length: usize) -> Vec<u8> {
             (seed >> 56) as u8
         })
         .collect()
-}
-
-fn contains(dir: &Path, content: &[u8]) -> bool {
-    let Ok(entries) = fs::read_dir(dir) else { return false };
-    entries.flatten().any(|entry| {
-        let path = entry.path();
-        path.is_dir() && contains(&path, content)
-            || fs::read(&path).is_ok_and(|bytes| bytes == content)
-    })
 }
 
 /// A front end that fails between permit and host operation (a `?`, a panic) exchanged nothing.
@@ -279,8 +269,8 @@ fn aborting_an_unprotected_step_does_not_destroy_what_it_had_removed() {
     let _ = bench.engine.abort_step();
     let bench = bench.reopened();
     let found = bench.path("precious").exists()
-        || contains(&bench.workspace.undo().join("steps"), b"precious")
-        || contains(&bench.workspace.undo().join("quarantine"), b"precious");
+        || has_file_of(&bench.workspace.undo().join("steps"), b"precious")
+        || has_file_of(&bench.workspace.undo().join("quarantine"), b"precious");
     assert!(found, "the only copy is gone");
 }
 
@@ -299,7 +289,7 @@ fn recovery_of_an_unprotected_step_does_not_destroy_what_it_had_removed() {
     bench.applier().overwrite("large", b"small").unwrap();
     let bench = bench.reopened().reopened();
     let found = bench.path("precious").exists()
-        || contains(&bench.workspace.undo().join("steps"), b"precious")
-        || contains(&bench.workspace.undo().join("quarantine"), b"precious");
+        || has_file_of(&bench.workspace.undo().join("steps"), b"precious")
+        || has_file_of(&bench.workspace.undo().join("quarantine"), b"precious");
     assert!(found, "the only copy is gone");
 }

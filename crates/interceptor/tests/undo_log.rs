@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use codeagent_common::{ErrorCode, RelPathBuf};
 use codeagent_interceptor::{
-    EngineConfig, EngineEvent, Fault, FaultInjector, Point, RollbackOptions, StepRequest,
-    UndoEngine, UndoError, verify,
+    ConflictKind, EngineConfig, EngineEvent, Fault, FaultInjector, Point, RollbackOptions,
+    StepRequest, UndoEngine, UndoError, verify,
 };
 use codeagent_test_support::{TempWorkspace, TreeSnapshot, assert_tree_eq, filesystems, fixtures};
+use common::edits::assert_blocked_by;
 use common::{Bench, assert_errno, assert_helpful, beside, is_root};
 use rustix::io::Errno;
 
@@ -292,10 +293,23 @@ fn a_missing_pack_is_an_error_of_its_step_only() {
 fn flipped_bytes_are_noticed_and_never_restored() {
     assert_only_the_newest_can_be_undone(|step| flip_byte(&step.join("pack"), 70_000));
     assert_only_the_newest_can_be_undone(|step| flip_byte(&step.join("journal"), 100));
-    assert_only_the_newest_can_be_undone(|step| {
-        let object = fs::read_dir(step.join("objects")).unwrap().next().unwrap().unwrap();
-        fs::write(object.path(), b"not what it was").unwrap();
+}
+
+/// UL-08: a file that was moved into the store may have been open, and written to since. It is not
+/// brought back unless somebody wants it as it is.
+#[test]
+fn a_kept_file_that_was_written_to_is_noticed_and_not_restored_unasked() {
+    let (bench, trees) = three_steps();
+    let bench = bench.reopened_after(|workspace| {
+        let mut objects = fs::read_dir(step_dir(workspace, 2).join("objects")).unwrap();
+        fs::write(objects.next().unwrap().unwrap().path(), b"not what it was").unwrap();
     });
+    assert!(!verify(bench.workspace.undo()).unwrap().is_sound(), "verify does not see it");
+    assert_blocked_by(&bench, 2, &[("medium.txt", ConflictKind::WrittenSince)]);
+    assert_tree_eq(&trees[3], &bench.snapshot());
+    bench.undo(1);
+    assert_blocked_by(&bench, 1, &[("medium.txt", ConflictKind::WrittenSince)]);
+    assert_tree_eq(&trees[2], &bench.snapshot());
 }
 
 /// UL-08

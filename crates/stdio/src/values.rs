@@ -201,4 +201,6 @@ pub enum ConflictKind {
     ChangedBetweenSteps,
     /// The watcher saw somebody else write to it.
     Barrier,
+    /// The step took it away while somebody had it open, and he has gone on writing to it.
+    WrittenSince,
 }

@@ -234,11 +234,17 @@ impl Past {
         let is_it = |found: Stamp| {
             stamp.describes_object(&found) || (found.inode == stamp.inode && written())
         };
-        if !found.is_some_and(is_it) {
-            let problem = format!("what was kept of {path} is missing or has been changed");
-            return Err(UndoError::Corrupt(problem));
+        match found {
+            Some(found) if is_it(found) => Ok(Some(entry)),
+            Some(found) if found.inode == stamp.inode => {
+                let reason = "somebody who had it open has written to it since";
+                Err(self.not_kept(&path.to_buf(), reason))
+            }
+            _ => {
+                let problem = format!("what was kept of {path} is missing or is something else");
+                Err(UndoError::Corrupt(problem))
+            }
         }
-        Ok(Some(entry))
     }
 
     /// The identity of a file that is not where it was.

@@ -15,10 +15,10 @@ use super::UndoEngine;
 use super::invert::{Inversion, Inverted, Treatment};
 use super::state::{ClosedEntry, Interrupted, State};
 use crate::capture::Recorder;
-use crate::conflict::Conflict;
+use crate::conflict::{Conflict, ConflictKind};
 use crate::error::{Result, UndoError};
 use crate::host::FileId;
-use crate::inspect::check_journal;
+use crate::inspect::{Problem, check_journal};
 use crate::store::{Header, JournalReader, Purpose, StepDir};
 
 /// What to do about other people's edits.
@@ -122,9 +122,8 @@ impl UndoEngine {
     ) -> Result<RollbackReport> {
         let steps = self.newest(state, count)?;
         let _read_once = journals(&steps)?;
-        let conflicts = self.conflicts(state, &steps)?;
+        let conflicts = self.obstacles(state, &steps)?;
         let mut treatment = self.treatment(&conflicts, options)?;
-        check_all_complete(&steps)?;
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
         report.crossed = self.barriers_over(state, &steps);
         let skipped = match options.on_conflict {
@@ -175,9 +174,8 @@ impl UndoEngine {
             }
         }
         let _read_once = journals(&entries)?;
-        let conflicts = self.conflicts(state, &entries)?;
+        let conflicts = self.obstacles(state, &entries)?;
         let mut treatment = self.treatment(&conflicts, options)?;
-        check_all_complete(&entries)?;
         let is_incomplete = options.on_conflict == OnConflict::Skip && !conflicts.is_empty();
         let skipped = Skipped { kept: None, is_incomplete };
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
@@ -210,6 +208,20 @@ impl UndoEngine {
             return Err(UndoError::StepUnprotected { step: step.info.id, reason });
         }
         Ok(steps)
+    }
+
+    /// What undoing or redoing `steps` (newest first) would have to overwrite, or to bring back as
+    /// others have made it. An error if it cannot be done at all.
+    pub(super) fn obstacles(&self, state: &State, steps: &[ClosedEntry]) -> Result<Vec<Conflict>> {
+        let written_since = check_all_complete(steps)?;
+        let mut found = self.conflicts(state, steps)?;
+        if !written_since.is_empty() {
+            let paths: HashSet<_> = written_since.iter().map(|conflict| &conflict.path).collect();
+            found.retain(|conflict| !paths.contains(&conflict.path));
+            found.extend(written_since);
+            found.sort_by(|a, b| a.path.cmp(&b.path));
+        }
+        Ok(found)
     }
 
     fn treatment(&self, conflicts: &[Conflict], options: RollbackOptions) -> Result<Treatment> {
@@ -257,6 +269,8 @@ impl UndoEngine {
         let place = self.workspace.store.aside(oldest.info.id.0).map_err(failed())?;
         for conflict in conflicts {
             let path = conflict.path.as_path();
+            // What has been written to it since is nowhere but there.
+            skipped.is_incomplete |= conflict.kind == ConflictKind::WrittenSince;
             let target = place.join(OsStr::from_bytes(path.as_bytes()));
             if let Some(parent) = target.parent() {
                 fs::create_dir_all(parent).map_err(failed())?;
@@ -422,8 +436,10 @@ fn journals(steps: &[ClosedEntry]) -> Result<Vec<Arc<JournalReader>>> {
     steps.iter().map(ClosedEntry::journal).collect()
 }
 
-/// Looks before leaping: every object and every extent must be there, and sound.
-fn check_all_complete(newest_first: &[ClosedEntry]) -> Result<()> {
+/// Looks before leaping: every object and every extent must be there, and sound. Returns what
+/// somebody has written to since.
+fn check_all_complete(newest_first: &[ClosedEntry]) -> Result<Vec<Conflict>> {
+    let mut written_since = Vec::new();
     // Files that a later step wrote to while they lay in an earlier one's store: they are changed
     // back before they are needed.
     let mut written = HashSet::new();
@@ -432,11 +448,17 @@ fn check_all_complete(newest_first: &[ClosedEntry]) -> Result<()> {
         let (journal, trailer) = (entry.journal()?, Some(entry.trailer()?));
         let problems = check_journal(&entry.dir, &journal, trailer, &mut written)
             .map_err(|error| damaged(error.to_string()))?;
-        if let Some(problem) = problems.into_iter().next() {
-            return Err(damaged(problem));
+        for problem in problems {
+            match problem {
+                Problem::Damage(what) => return Err(damaged(what)),
+                Problem::WrittenSince(path) => {
+                    let kind = ConflictKind::WrittenSince;
+                    written_since.push(Conflict::new(path, entry.info.id, kind));
+                }
+            }
         }
     }
-    Ok(())
+    Ok(written_since)
 }
 
 impl RollbackReport {

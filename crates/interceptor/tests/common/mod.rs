@@ -6,6 +6,7 @@
 pub(crate) mod edits;
 pub(crate) mod reversible;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -180,6 +181,16 @@ pub(crate) fn only(paths: &'static [&'static str]) -> CompareOptions {
 /// Compares everything but these paths.
 pub(crate) fn all_but(paths: &'static [&'static str]) -> CompareOptions {
     CompareOptions::default().ignoring(move |path| paths.iter().any(|p| p.as_bytes() == path))
+}
+
+/// Whether some file in `dir`, however deep, has this content.
+pub(crate) fn has_file_of(dir: &Path, content: &[u8]) -> bool {
+    fs::read_dir(dir).is_ok_and(|entries| {
+        entries.map(|entry| entry.unwrap().path()).any(|path| match path.is_dir() {
+            true => has_file_of(&path, content),
+            false => fs::read(&path).unwrap() == content,
+        })
+    })
 }
 
 /// Waits until `condition` holds.

@@ -162,6 +162,7 @@ pub(super) fn conflicts(conflicts: Vec<Conflict>) -> Vec<ToldConflict> {
             ConflictKind::Foreign => ToldKind::Foreign,
             ConflictKind::ChangedBetweenSteps => ToldKind::ChangedBetweenSteps,
             ConflictKind::Barrier => ToldKind::Barrier,
+            ConflictKind::WrittenSince => ToldKind::WrittenSince,
         },
     };
     conflicts.into_iter().map(told).collect()
