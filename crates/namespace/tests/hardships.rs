@@ -6,7 +6,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -360,9 +360,17 @@ fn the_second_session_in_a_folder_is_refused() {
     assert!(WorkerProcess::start(&spec, |_| {}).unwrap().is_ok());
 }
 
+/// How the user's editor saves: another file in the place of the old one, or the old one in place.
+#[derive(Debug, Clone, Copy)]
+enum Saving {
+    ByRename,
+    InPlace,
+}
+
 /// The user, who saves one file again and again. While `saved` is locked, he does not.
 struct User<'a> {
     file: &'a Path,
+    saving: Saving,
     /// How many versions he has saved.
     saved: &'a Mutex<usize>,
     is_over: &'a AtomicBool,
@@ -392,25 +400,38 @@ impl User<'_> {
     }
 
     fn save(&self, text: &str) {
-        // Made beside the folder, so that in it there is nothing but the renaming.
-        let new = self.file.parent().unwrap().with_file_name("being-saved");
-        fs::write(&new, text).unwrap();
-        fs::rename(new, self.file).unwrap();
+        match self.saving {
+            Saving::ByRename => {
+                // Made beside the folder, so that in it there is nothing but the renaming.
+                let new = self.file.parent().unwrap().with_file_name("being-saved");
+                fs::write(&new, text).unwrap();
+                fs::rename(new, self.file).unwrap();
+            }
+            Saving::InPlace => {
+                let opened = fs::OpenOptions::new()
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .open(self.file)
+                    .unwrap();
+                opened.write_all_at(text.as_bytes(), 0).unwrap();
+            }
+        }
     }
 }
 
 /// Commands change other files, and now and then that one, while the user saves it. What he has then is
 /// a version of his own each time, and a whole one.
-#[test]
-fn what_the_user_saves_by_renaming_while_commands_come_and_go_is_never_lost() {
+fn save_while_commands_come_and_go(view: View, saving: Saving) {
     const ROUNDS: usize = 60;
     let session = Session::new(|dir| {
         fs::write(dir.join("saved"), User::version(0)).unwrap();
         sh("mkdir dir; for i in 1 2 3 4; do echo $i > dir/$i; done", dir);
-    });
+    })
+    .seen(view);
     let file = session.workspace.path("saved");
     let (saved, is_over) = (Mutex::new(0), AtomicBool::new(false));
-    let user = User { file: &file, saved: &saved, is_over: &is_over };
+    let user = User { file: &file, saving, saved: &saved, is_over: &is_over };
     std::thread::scope(|scope| {
         let _end = SetAtTheEnd(&is_over);
         scope.spawn(|| user.work());
@@ -427,11 +448,11 @@ fn what_the_user_saves_by_renaming_while_commands_come_and_go_is_never_lost() {
             assert_eq!(ran.code(), Some(0), "{round}: {ran:?}");
             // What he has saved since is a conflict, and stays.
             let undone = session.worker().undo(1, OnConflict::Skip);
-            assert!(undone.is_ok(), "round {round}, {undone:?}");
+            assert!(undone.is_ok(), "round {round}, {view:?}, {saving:?}: {undone:?}");
             let last = saved.lock().unwrap();
             let text = fs::read_to_string(&file).unwrap();
             let number = User::number_of(&text);
-            assert!(number.is_some(), "round {round}, not his: {text:.60}");
+            assert!(number.is_some(), "round {round}, {view:?}, {saving:?}: not his: {text:.60}");
             assert!(number >= Some(at_first), "round {round}: {number:?}, and he had {at_first}");
             assert!(number <= Some(*last), "round {round}");
             drop(last);
@@ -449,4 +470,19 @@ impl Drop for SetAtTheEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
+}
+
+#[test]
+fn what_the_user_saves_by_renaming_while_commands_come_and_go_is_never_lost() {
+    save_while_commands_come_and_go(View::Transactional, Saving::ByRename);
+}
+
+#[test]
+fn what_the_user_saves_by_renaming_beside_a_live_view_is_never_lost() {
+    save_while_commands_come_and_go(View::Live, Saving::ByRename);
+}
+
+#[test]
+fn what_the_user_saves_in_place_beside_a_live_view_is_never_lost() {
+    save_while_commands_come_and_go(View::Live, Saving::InPlace);
 }
