@@ -5,10 +5,15 @@
 mod common;
 
 use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use codeagent_interceptor::{
-    Mutation, RollbackOptions, StagedChange, StepRequest, WriteInterceptor,
+    Fault, FaultInjector, Mutation, Point, RollbackOptions, StagedChange, StepRequest,
+    WriteInterceptor,
 };
+use codeagent_test_support::{Applier, TempWorkspace};
 use common::{Bench, rel, rel_buf};
 
 fn text(bench: &Bench, path: &str) -> String {
@@ -175,4 +180,54 @@ fn a_file_added_below_an_adopted_directory_is_a_conflict() {
     fs::remove_file(bench.path("app/notes.txt")).unwrap();
     bench.undo(1);
     assert!(!bench.path("app").exists());
+}
+
+/// The user, who saves `file` once he is told to, in the moment in which a record is written: the
+/// engine has looked at the file then, and has not moved it yet.
+struct SavesMeanwhile {
+    file: PathBuf,
+    armed: AtomicBool,
+}
+
+impl FaultInjector for SavesMeanwhile {
+    fn reach(&self, point: Point) -> Fault {
+        if point == Point::StoreWrite && self.armed.swap(false, Ordering::SeqCst) {
+            let new = self.file.with_extension("new");
+            fs::write(&new, "by the user").unwrap();
+            fs::rename(new, &self.file).unwrap();
+        }
+        Fault::None
+    }
+}
+
+fn what_is_saved_meanwhile_comes_back(work: impl FnOnce(&Applier<'_>)) {
+    let workspace = TempWorkspace::with_fixture(|root| {
+        fs::write(root.join("saved"), "original").unwrap();
+        fs::write(root.join("other"), "other").unwrap();
+    });
+    let user =
+        Arc::new(SavesMeanwhile { file: workspace.path("saved"), armed: AtomicBool::new(false) });
+    let bench = Bench::configured(workspace, |config| config.faults = Some(user.clone()));
+    bench.step(|fs| {
+        fs.mkdir("so that the directory has been touched").unwrap();
+        user.armed.store(true, Ordering::SeqCst);
+        work(fs);
+    });
+    assert_ne!(text(&bench, "saved"), "by the user");
+    bench.assert_sound();
+    bench.undo(1);
+    assert_eq!(text(&bench, "saved"), "by the user");
+    assert_eq!(text(&bench, "other"), "other");
+    bench.redo(1);
+    assert_ne!(text(&bench, "saved"), "by the user");
+}
+
+#[test]
+fn what_is_saved_between_the_look_and_a_removal_comes_back() {
+    what_is_saved_meanwhile_comes_back(|fs| fs.unlink("saved").unwrap());
+}
+
+#[test]
+fn what_is_saved_between_the_look_and_a_rename_over_it_comes_back() {
+    what_is_saved_meanwhile_comes_back(|fs| fs.rename("other", "saved").unwrap());
 }

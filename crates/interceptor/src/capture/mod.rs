@@ -11,7 +11,7 @@ mod space;
 pub(crate) use content::{Capture, Span};
 pub(crate) use inodes::{InodeState, InodeTable, Wanted};
 pub(crate) use moved::Moved;
-pub(crate) use recorder::{Recorder, Removal, Workspace};
+pub(crate) use recorder::{Recorder, Removal, Taken, Workspace};
 pub(crate) use space::FreeSpace;
 
 /// Files up to this size are captured as a whole.

@@ -50,6 +50,18 @@ pub(crate) enum Removal {
     Recorded,
 }
 
+/// An entry that is in the store now, or has a name there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Taken {
+    /// Index of its record.
+    pub(crate) record: u64,
+    /// Of the object.
+    pub(crate) number: u32,
+    pub(crate) id: FileId,
+    pub(crate) stamp: Stamp,
+    linked: bool,
+}
+
 pub(crate) struct Recorder {
     pub(crate) dir: StepDir,
     pub(crate) header: Header,
@@ -367,8 +379,10 @@ impl Recorder {
             .and_then(|()| entry.rename_to(&self.object(number)));
         match moved {
             Ok(()) => {
-                let (id, stamp) = self.really_taken(path, (record, number), (id, stamp))?;
-                self.taken(workspace, id, number, &stamp);
+                let taken = Taken { record, number, id, stamp, linked: false };
+                let taken =
+                    self.really_taken(path, taken, |found| stamp.describes_object(found))?;
+                self.taken(workspace, taken.id, number, &taken.stamp);
                 Ok(true)
             }
             Err(error) => {
@@ -381,25 +395,50 @@ impl Recorder {
         }
     }
 
-    /// What was moved is what has the name in that moment: somebody may have saved it between the
-    /// look and the move, and then that is what the step has taken.
+    /// Gives an entry that is about to be replaced a second name in the store. `None`: it cannot have
+    /// one, and nothing has happened.
+    pub(crate) fn link_out(
+        &self,
+        workspace: &Workspace,
+        path: RelPath<'_>,
+        entry: &Entry<'_>,
+        (id, stamp): (FileId, Stamp),
+    ) -> Result<Option<Taken>> {
+        if id.device != self.objects.id.device {
+            return Ok(None);
+        }
+        let number = self.next_object();
+        let take = Record::Take { path, object: number, stamp, linked: true };
+        let dirs = [(entry.dir_handle(), path.parent().unwrap_or(RelPath::ROOT))];
+        let record = self.append_touching(workspace, &dirs, take)?;
+        if entry.link_to(&self.object(number)).is_err() {
+            self.cancel([record]);
+            return Ok(None);
+        }
+        let taken = Taken { record, number, id, stamp, linked: true };
+        self.really_taken(path, taken, |found| found.inode == stamp.inode).map(Some)
+    }
+
+    /// What was moved or linked is what has the name in that moment: somebody may have saved it
+    /// between the look and the move, and then that is what the step has taken.
     fn really_taken(
         &self,
         path: RelPath<'_>,
-        (record, number): (u64, u32),
-        looked_at: (FileId, Stamp),
-    ) -> Result<(FileId, Stamp)> {
+        looked_at: Taken,
+        is_it: impl Fn(&Stamp) -> bool,
+    ) -> Result<Taken> {
+        let Taken { record, number, linked, .. } = looked_at;
         let found = self.object(number).stat_id().map_err(UndoError::host)?;
-        let Some((id, stamp)) = found.filter(|(_, found)| !looked_at.1.describes_object(found))
-        else {
+        let Some((id, stamp)) = found.filter(|(_, found)| !is_it(found)) else {
             return Ok(looked_at);
         };
         // In this order: of two that speak of one object, the later one brings it back.
-        let take = Record::Take { path, object: number, stamp, linked: false };
-        self.journal
+        let take = Record::Take { path, object: number, stamp, linked };
+        let record = self
+            .journal
             .append(&[take, Record::Cancelled { record }])
             .map_err(UndoError::io("writing the journal"))?;
-        Ok((id, stamp))
+        Ok(Taken { record, id, stamp, ..looked_at })
     }
 
     /// An entry is in the store now.

@@ -5,7 +5,8 @@ use parking_lot::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 use super::UndoEngine;
 use super::state::State;
-use crate::host::{FileId, Stamp};
+use crate::capture::Taken;
+use crate::host::FileId;
 use crate::permit::Permit;
 
 /// What the engine holds while a mutation happens, and what it has yet to do.
@@ -42,7 +43,7 @@ pub(super) struct After {
     /// This inode loses its last name.
     pub(super) forgotten: Option<FileId>,
     /// A replaced entry that has a second name in the store.
-    pub(super) replaced: Option<(FileId, u32, Stamp)>,
+    pub(super) replaced: Option<Taken>,
     /// The record needs a confirmation.
     pub(super) confirm: bool,
     /// Cached directories may have other names now.
@@ -103,8 +104,8 @@ impl<'e> Held<'e> {
         if let Some(recorder) = self.recorder() {
             after.creating.inspect(|index| recorder.created(*index));
             recorder.cancel(after.records.into_iter().flatten());
-            if let Some((_, number, _)) = after.replaced {
-                let _ = recorder.object(number).unlink();
+            if let Some(replaced) = after.replaced {
+                let _ = recorder.object(replaced.number).unlink();
             }
         }
     }
@@ -131,8 +132,8 @@ impl<'e> Held<'e> {
         if let Some(id) = after.forgotten {
             recorder.inodes.forget(id);
         }
-        if let Some((id, number, stamp)) = after.replaced {
-            recorder.taken(&engine.workspace, id, number, &stamp);
+        if let Some(replaced) = after.replaced {
+            recorder.taken(&engine.workspace, replaced.id, replaced.number, &replaced.stamp);
         }
         if after.confirm && certain {
             after.records.into_iter().flatten().for_each(|record| recorder.confirm(record));

@@ -238,19 +238,12 @@ impl UndoEngine {
             after.forgotten = Some(id);
             return Ok(());
         }
-        if id.device == recorder.objects.id.device {
-            let number = recorder.next_object();
-            let take = Record::Take { path, object: number, stamp, linked: true };
-            let dirs = [(entry.dir_handle(), path.parent().unwrap_or(RelPath::ROOT))];
-            let index = recorder.append_touching(&self.workspace, &dirs, take)?;
-            if entry.link_to(&recorder.object(number)).is_ok() {
-                after.records[0] = Some(index);
-                after.replaced = Some((id, number, stamp));
-                return Ok(());
-            }
-            // Not ours to link, too many links, or a mount in between: copy it.
-            recorder.cancel([index]);
+        if let Some(taken) = recorder.link_out(&self.workspace, path, entry, (id, stamp))? {
+            after.records[0] = Some(taken.record);
+            after.replaced = Some(taken);
+            return Ok(());
         }
+        // On another filesystem, not ours to link, too many links, or a mount in between: copy it.
         after.records[0] = recorder.record_removed(&self.workspace, path, entry, stamp)?;
         after.forgotten = (stamp.links <= 1).then_some(id);
         Ok(())
