@@ -24,12 +24,12 @@ fn with_limits(change: impl FnOnce(&mut Limits)) -> Session {
 }
 
 /// What the command lines of processes have in them that must not be left.
-fn marker() -> String {
-    format!("codeagent-bomb-{}", std::process::id())
+fn marker(test: &str) -> String {
+    format!("codeagent-bomb-{}-{test}.", std::process::id())
 }
 
 /// Starts processes that wait, as many as it gets, and says how many those were.
-fn start_many(session: &Session) -> Ran {
+fn start_many(session: &Session, marker: &str) -> Ran {
     let script = format!(
         "python3 -c '
 import errno, os, signal
@@ -42,8 +42,7 @@ while started < 3000:
     if child == 0: signal.pause()
     started += 1
 else: print(started, \"unlimited\")
-' {}",
-        marker()
+' {marker}"
     );
     let exec = Exec { leftovers: Leftovers::Keep, ..shell(&script) };
     session.try_run(exec).unwrap()
@@ -69,14 +68,15 @@ fn count_processes(test: &str) {
                 "this kernel limits processes of root with cgroups only, and there are none",
             );
         }
-        let ran = start_many(&session);
+        let marker = marker(test);
+        let ran = start_many(&session, &marker);
         let (started, why) = ran.stdout.trim().split_once(' ').unwrap();
         let started: u64 = started.parse().unwrap();
         // Others of the sandbox count, too; and of numbers, the lowest are given only once.
         assert!((PROCESSES / 2..PROCESSES).contains(&started), "{view:?}: {ran:?}");
         assert_eq!(why, "EAGAIN", "{view:?}: {ran:?}");
         assert_eq!(ran.code(), Some(0), "{view:?}: {ran:?}");
-        assert_eq!(processes_that_name(marker()), Vec::<u32>::new(), "{view:?}");
+        assert_eq!(processes_that_name(&marker), Vec::<u32>::new(), "{view:?}");
         assert_eq!(session.run("echo still works").stdout, "still works\n", "{view:?}");
     }
 }
@@ -110,14 +110,14 @@ fn set_off_a_bomb(test: &str) {
             );
         }
         // Each goes on until it is refused; then it waits, as tests run beside this one.
+        let marker = marker(test);
         let script = format!(
             "python3 -c '
 import os, signal
 while True:
     try: os.fork()
     except OSError: signal.pause()
-' {}",
-            marker()
+' {marker}"
         );
         let exec = Exec { timeout_ms: Some(30_000), grace_ms: 200, ..shell(&script) };
         let (orders, taken) = channel();
@@ -125,11 +125,11 @@ while True:
         let ran = std::thread::scope(|scope| {
             let running = scope.spawn(|| session.run_with(exec, taken).unwrap());
             eventually("a bomb", || {
-                most = most.max(processes_that_name(marker()).len());
+                most = most.max(processes_that_name(&marker).len());
                 most as u64 > PROCESSES / 2
             });
             for _ in 0..5 {
-                most = most.max(processes_that_name(marker()).len());
+                most = most.max(processes_that_name(&marker).len());
             }
             orders.send(Order::Cancel).unwrap();
             running.join().unwrap()
@@ -137,7 +137,7 @@ while True:
         assert!(most as u64 <= PROCESSES, "{view:?}: {most}");
         let Outcome::Completed { cause, .. } = ran.finished.outcome else { panic!("{ran:?}") };
         assert_eq!(cause, Cause::Cancelled, "{view:?}");
-        assert_eq!(processes_that_name(marker()), Vec::<u32>::new(), "{view:?}");
+        assert_eq!(processes_that_name(&marker), Vec::<u32>::new(), "{view:?}");
         assert_eq!(session.run("echo still works").stdout, "still works\n", "{view:?}");
     }
 }
