@@ -5,9 +5,9 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use codeagent_interceptor::{
     Fault, FaultInjector, Mutation, Point, RollbackOptions, StagedChange, StepRequest,
@@ -182,52 +182,99 @@ fn a_file_added_below_an_adopted_directory_is_a_conflict() {
     assert!(!bench.path("app").exists());
 }
 
-/// The user, who saves `file` once he is told to, in the moment in which a record is written: the
-/// engine has looked at the file then, and has not moved it yet.
+/// The user, who saves `file` once, in the moment in which the engine reaches some point.
 struct SavesMeanwhile {
     file: PathBuf,
-    armed: AtomicBool,
+    point: Point,
+    /// He does so when this gets to 0.
+    before: AtomicUsize,
+}
+
+impl SavesMeanwhile {
+    const NEVER: usize = 0;
+
+    /// When the engine gets to the point for this time, from now on.
+    fn save_at(&self, time: usize) {
+        self.before.store(time, Ordering::SeqCst);
+    }
 }
 
 impl FaultInjector for SavesMeanwhile {
     fn reach(&self, point: Point) -> Fault {
-        if point == Point::StoreWrite && self.armed.swap(false, Ordering::SeqCst) {
-            let new = self.file.with_extension("new");
-            fs::write(&new, "by the user").unwrap();
-            fs::rename(new, &self.file).unwrap();
+        if point == self.point && self.before.load(Ordering::SeqCst) != Self::NEVER {
+            let before = self.before.fetch_sub(1, Ordering::SeqCst);
+            if before == 1 {
+                let new = self.file.with_extension("new");
+                fs::write(&new, "by the user").unwrap();
+                fs::rename(new, &self.file).unwrap();
+            }
         }
         Fault::None
     }
 }
 
-fn what_is_saved_meanwhile_comes_back(work: impl FnOnce(&Applier<'_>)) {
+fn what_is_saved_meanwhile_comes_back(
+    (point, time): (Point, usize),
+    work: impl FnOnce(&Applier<'_>, &Path),
+) {
     let workspace = TempWorkspace::with_fixture(|root| {
         fs::write(root.join("saved"), "original").unwrap();
         fs::write(root.join("other"), "other").unwrap();
     });
-    let user =
-        Arc::new(SavesMeanwhile { file: workspace.path("saved"), armed: AtomicBool::new(false) });
+    let file = workspace.path("saved");
+    let before = AtomicUsize::new(SavesMeanwhile::NEVER);
+    let user = Arc::new(SavesMeanwhile { file, point, before });
     let bench = Bench::configured(workspace, |config| config.faults = Some(user.clone()));
+    let staging = bench.beside("staging");
+    fs::write(staging.join("saved"), "staged").unwrap();
     bench.step(|fs| {
         fs.mkdir("so that the directory has been touched").unwrap();
-        user.armed.store(true, Ordering::SeqCst);
-        work(fs);
+        user.save_at(time);
+        work(fs, &staging);
+        assert_eq!(user.before.load(Ordering::SeqCst), SavesMeanwhile::NEVER, "he did");
     });
-    assert_ne!(text(&bench, "saved"), "by the user");
+    let by_the_step = text(&bench, "saved");
+    assert_ne!(by_the_step, "by the user");
     bench.assert_sound();
-    bench.undo(1);
+    let undone = bench.undo(1);
+    assert_eq!((undone.conflicts, undone.left), (vec![], vec![]));
     assert_eq!(text(&bench, "saved"), "by the user");
     assert_eq!(text(&bench, "other"), "other");
     bench.redo(1);
-    assert_ne!(text(&bench, "saved"), "by the user");
+    assert_eq!(text(&bench, "saved"), by_the_step);
+    bench.undo(1);
+    assert_eq!(text(&bench, "saved"), "by the user");
 }
+
+/// When a record is written, the engine has looked at the file, and has not moved it yet.
+const BETWEEN_LOOK_AND_MOVE: (Point, usize) = (Point::StoreWrite, 1);
 
 #[test]
 fn what_is_saved_between_the_look_and_a_removal_comes_back() {
-    what_is_saved_meanwhile_comes_back(|fs| fs.unlink("saved").unwrap());
+    what_is_saved_meanwhile_comes_back(BETWEEN_LOOK_AND_MOVE, |fs, _| {
+        fs.unlink("saved").unwrap();
+    });
 }
 
 #[test]
 fn what_is_saved_between_the_look_and_a_rename_over_it_comes_back() {
-    what_is_saved_meanwhile_comes_back(|fs| fs.rename("other", "saved").unwrap());
+    what_is_saved_meanwhile_comes_back(BETWEEN_LOOK_AND_MOVE, |fs, _| {
+        fs.rename("other", "saved").unwrap();
+    });
+}
+
+fn adopt_the_staged_one(fs: &Applier<'_>, staging: &Path) {
+    let place = StagedChange::Place { path: rel_buf("saved"), staged: rel_buf("saved") };
+    fs.engine().adopt(staging, &[place]).unwrap();
+}
+
+#[test]
+fn what_is_saved_between_the_look_and_a_commit_comes_back() {
+    what_is_saved_meanwhile_comes_back(BETWEEN_LOOK_AND_MOVE, adopt_the_staged_one);
+}
+
+/// The old file has been moved, and the new one has not.
+#[test]
+fn what_is_saved_between_the_two_moves_of_a_commit_comes_back() {
+    what_is_saved_meanwhile_comes_back((Point::HostMutation, 2), adopt_the_staged_one);
 }

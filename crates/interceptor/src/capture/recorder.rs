@@ -42,12 +42,22 @@ pub(crate) enum Room {
 }
 
 /// How an entry was removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) enum Removal {
     /// It is gone from the working directory.
-    Done,
-    /// Everything is recorded; the caller removes it.
-    Recorded,
+    Done(Taken),
+    /// Everything is recorded, under this number; the caller removes it.
+    Recorded(Option<u64>),
+}
+
+impl Removal {
+    /// Index of its record.
+    pub(crate) fn record(self) -> Option<u64> {
+        match self {
+            Self::Done(taken) => Some(taken.record),
+            Self::Recorded(record) => record,
+        }
+    }
 }
 
 /// An entry that is in the store now, or has a name there.
@@ -348,15 +358,14 @@ impl Recorder {
         id: FileId,
         stamp: Stamp,
     ) -> Result<Removal> {
-        if self.move_out(workspace, path, entry, id, stamp)? {
-            return Ok(Removal::Done);
+        if let Some(taken) = self.move_out(workspace, path, entry, id, stamp)? {
+            return Ok(Removal::Done(taken));
         }
-        self.record_removed(workspace, path, entry, stamp)?;
-        Ok(Removal::Recorded)
+        self.record_removed(workspace, path, entry, stamp).map(Removal::Recorded)
     }
 
     /// Moves an entry (a directory with everything below it) into the store.
-    /// `false`: it lies on another filesystem, and nothing has happened.
+    /// `None`: it lies on another filesystem, and nothing has happened.
     pub(crate) fn move_out(
         &self,
         workspace: &Workspace,
@@ -364,9 +373,9 @@ impl Recorder {
         entry: &Entry<'_>,
         id: FileId,
         stamp: Stamp,
-    ) -> Result<bool> {
+    ) -> Result<Option<Taken>> {
         if id.device != self.objects.id.device {
-            return Ok(false);
+            return Ok(None);
         }
         let parent = path.parent().unwrap_or(RelPath::ROOT);
         let number = self.next_object();
@@ -383,12 +392,12 @@ impl Recorder {
                 let taken =
                     self.really_taken(path, taken, |found| stamp.describes_object(found))?;
                 self.taken(workspace, taken.id, number, &taken.stamp);
-                Ok(true)
+                Ok(Some(taken))
             }
             Err(error) => {
                 self.cancel([record]);
                 match Errno::from_io_error(&error) {
-                    Some(Errno::XDEV) => Ok(false),
+                    Some(Errno::XDEV) => Ok(None),
                     _ => Err(UndoError::host(error)),
                 }
             }

@@ -320,21 +320,27 @@ impl UndoEngine {
         Ok(report)
     }
 
-    pub(super) fn adopt_removal(&self, recorder: &Recorder, path: RelPath<'_>) -> Result<()> {
+    /// Returns the index of the record, if what was there was not a directory.
+    pub(super) fn adopt_removal(
+        &self,
+        recorder: &Recorder,
+        path: RelPath<'_>,
+    ) -> Result<Option<u64>> {
         let Some(found) = self.find_entry(path)? else {
-            return Ok(());
+            return Ok(None);
         };
         let workspace = &self.workspace;
         if found.stamp.is_dir() {
-            return remove_dir_recorded(workspace, recorder, path, &found);
+            return remove_dir_recorded(workspace, recorder, path, &found).map(|()| None);
         }
         let Found { entry, id, stamp } = found;
-        if recorder.remove(workspace, path, &entry, id, stamp)? == Removal::Recorded {
+        let removal = recorder.remove(workspace, path, &entry, id, stamp)?;
+        if let Removal::Recorded(_) = removal {
             workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
             entry.unlink().map_err(UndoError::host)?;
             recorder.inodes.forget(id);
         }
-        Ok(())
+        Ok(removal.record())
     }
 
     pub(super) fn find_entry<'p>(&self, path: RelPath<'p>) -> Result<Option<Found<'p>>> {
@@ -352,10 +358,16 @@ impl UndoEngine {
         staging: &Tree,
         staged: RelPath<'_>,
     ) -> Result<()> {
-        let mut attempts = 1;
+        let (mut attempts, mut removed) = (1, None);
         loop {
-            match self.try_to_adopt_entry(recorder, path, (staging, staged)) {
-                // Somebody has made it again meanwhile: that goes as well, and is kept as well.
+            if let Some(record) = self.adopt_removal(recorder, path)?
+                && let Some(former) = removed.replace(record)
+            {
+                // It was not the step that replaced that one, but whoever made this one.
+                recorder.cancel([former]);
+            }
+            match self.place_entry(recorder, path, (staging, staged)) {
+                // Somebody has made it again meanwhile.
                 Err(error) if error.errno() == libc::EEXIST && attempts < MOST_ATTEMPTS => {
                     attempts += 1;
                 }
@@ -364,13 +376,13 @@ impl UndoEngine {
         }
     }
 
-    fn try_to_adopt_entry(
+    /// Where there is nothing.
+    fn place_entry(
         &self,
         recorder: &Recorder,
         path: RelPath<'_>,
         (staging, staged): (&Tree, RelPath<'_>),
     ) -> Result<()> {
-        self.adopt_removal(recorder, path)?;
         let workspace = &self.workspace;
         let source = staging.owned_entry(staged).map_err(UndoError::host)?;
         let (id, stamp) = source
@@ -384,17 +396,18 @@ impl UndoEngine {
         let put = Record::Put { path, from, stamp };
         let record = recorder.append_touching(workspace, &dirs, put)?;
         workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
-        let mut id = id;
-        match source.rename_to(&target) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::XDEV) => {
-                copy_entry(&source, &target).map_err(UndoError::host)?;
-                id = target.stat_id().map_err(UndoError::host)?.map_or(id, |(id, _)| id);
-            }
-            result => result.map_err(|error| {
-                recorder.cancel([record]);
-                UndoError::host(error)
-            })?,
+        let (mut id, mut has_begun) = (id, false);
+        let mut placed = source.rename_to(&target);
+        if matches!(&placed, Err(error) if Errno::from_io_error(error) == Some(Errno::XDEV)) {
+            placed = copy_entry(&source, &target);
+            let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+            has_begun = stamp.is_dir() || !placed.as_ref().is_err_and(is_taken);
+            id = target.stat_id().map_err(UndoError::host)?.map_or(id, |(id, _)| id);
         }
+        if placed.is_err() && !has_begun {
+            recorder.cancel([record]);
+        }
+        placed.map_err(UndoError::host)?;
         // With another name it may be a file that was here before.
         if !stamp.is_dir() && stamp.links <= 1 {
             recorder.inodes.mark_created(id);

@@ -86,7 +86,7 @@ impl<'a> Placing<'a> {
         if let Some(node) = occupant {
             self.past.lineages.remove(node);
         }
-        self.engine.adopt_removal(self.recorder, path)
+        self.engine.adopt_removal(self.recorder, path).map(drop)
     }
 
     fn free_name_beside(&self, path: RelPath<'_>) -> Result<RelPathBuf> {
@@ -190,7 +190,7 @@ impl<'a> Placing<'a> {
         strangers.sort();
         strangers
             .iter()
-            .try_for_each(|path| self.engine.adopt_removal(self.recorder, path.as_path()))
+            .try_for_each(|path| self.engine.adopt_removal(self.recorder, path.as_path()).map(drop))
     }
 
     /// Takes back, in place, what records speak of.

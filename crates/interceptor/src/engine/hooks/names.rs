@@ -107,11 +107,11 @@ impl UndoEngine {
         }
         self.count_delete(&gate, path)?;
         match recorder.remove(&self.workspace, path, &entry, id, stamp)? {
-            Removal::Done => {
+            Removal::Done(_) => {
                 drop((dir, names));
                 Ok(Permit::performed_by_engine(gate))
             }
-            Removal::Recorded => {
+            Removal::Recorded(_) => {
                 let after = After { forgotten, ..After::default() };
                 Ok(Permit::new(self, gate, names, [Some(dir), None], after))
             }

@@ -71,7 +71,8 @@ impl Inversion<'_> {
             if stamp.is_dir() {
                 return remove_dir_recorded(self.workspace, recorder, path, found);
             }
-            if recorder.remove(self.workspace, path, entry, *id, *stamp)? == Removal::Done {
+            let removal = recorder.remove(self.workspace, path, entry, *id, *stamp)?;
+            if let Removal::Done(_) = removal {
                 return Ok(());
             }
             recorder.inodes.forget(*id);
@@ -175,7 +176,7 @@ pub(in crate::engine) fn remove_dir_recorded(
 ) -> Result<()> {
     let Found { entry, id, stamp } = found;
     workspace.tree.forget_dirs();
-    if recorder.move_out(workspace, path, entry, *id, *stamp)? {
+    if recorder.move_out(workspace, path, entry, *id, *stamp)?.is_some() {
         return Ok(());
     }
     let dir = entry.open_dir().map_err(UndoError::host)?;
@@ -190,7 +191,8 @@ pub(in crate::engine) fn remove_dir_recorded(
             remove_dir_recorded(workspace, recorder, below.as_path(), &found)?;
             continue;
         }
-        if recorder.remove(workspace, below.as_path(), &child, id, stamp)? == Removal::Recorded {
+        let removal = recorder.remove(workspace, below.as_path(), &child, id, stamp)?;
+        if let Removal::Recorded(_) = removal {
             workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
             child.unlink().map_err(UndoError::host)?;
             recorder.inodes.forget(id);
