@@ -31,6 +31,12 @@ impl Cgroup {
         Some(group)
     }
 
+    /// Puts a process of it to where this one is.
+    pub(crate) fn release(&self, process: u32) -> io::Result<()> {
+        let own = own(Path::new("/")).map_err(io::Error::other)?;
+        fs::write(own.join("cgroup.procs"), process.to_string())
+    }
+
     fn limit(&self, limits: &Limits) -> io::Result<()> {
         if let Some(bytes) = limits.memory_bytes {
             self.write("memory.max", bytes)?;
@@ -87,13 +93,18 @@ pub(crate) enum NoCgroup {
 /// The next group upwards from that of this process in which groups with controllers can be made.
 /// It is hardly ever its own: one with processes in it gives no controllers to those below.
 pub(crate) fn delegated(root: &Path) -> Result<PathBuf, NoCgroup> {
+    let (own, top) = (own(root)?, root.join(ROOT));
+    let within = own.ancestors().take_while(|group| group.starts_with(&top));
+    within.into_iter().find(|group| gives(group)).map(Path::to_owned).ok_or(NoCgroup::NotDelegated)
+}
+
+/// The group of this process.
+fn own(root: &Path) -> Result<PathBuf, NoCgroup> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     let top = root.join(ROOT);
     let own = own.filter(|_| top.join("cgroup.controllers").exists());
-    let own = top.join(own.ok_or(NoCgroup::NotMounted)?);
-    let within = own.ancestors().take_while(|group| group.starts_with(&top));
-    within.into_iter().find(|group| gives(group)).map(Path::to_owned).ok_or(NoCgroup::NotDelegated)
+    Ok(top.join(own.ok_or(NoCgroup::NotMounted)?))
 }
 
 fn gives(group: &Path) -> bool {

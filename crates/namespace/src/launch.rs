@@ -21,13 +21,16 @@ pub(crate) const ARGUMENT: &str = "--codeagent-namespace";
 /// everything in it.
 #[derive(Debug)]
 pub struct Sandbox {
-    guard: Child,
+    /// `None` at the end.
+    guard: Option<Child>,
     /// Process 1, once it is ready. Everything else inside ends before it does.
     first: Option<OwnedFd>,
     setup: UnixStream,
     channel: UnixStream,
     confinement: Confinement,
     cgroup: Option<Cgroup>,
+    /// The group can be removed while there still is a guard.
+    guard_is_apart: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +62,7 @@ impl Sandbox {
                 ((News::Ready(confinement), first), _) => {
                     sandbox.first = first.into_iter().next();
                     sandbox.confinement = confinement;
+                    sandbox.guard_is_apart = sandbox.set_guard_apart();
                     return Ok(sandbox);
                 }
                 ((News::Failed(failed), _), _) => return Err(StartError::from(failed).into()),
@@ -86,7 +90,17 @@ impl Sandbox {
         // Before it forks: what it starts is in there, too.
         let cgroup = Cgroup::around(guard.id(), &spec.limits);
         let confinement = Confinement { landlock: Landlock::Missing };
-        Ok((Self { guard, first: None, setup, channel, confinement, cgroup }, control))
+        let guard = Some(guard);
+        let sandbox =
+            Self { guard, first: None, setup, channel, confinement, cgroup, guard_is_apart: false };
+        Ok((sandbox, control))
+    }
+
+    fn set_guard_apart(&self) -> bool {
+        match (&self.cgroup, &self.guard) {
+            (Some(cgroup), Some(guard)) => cgroup.release(guard.id()).is_ok(),
+            _ => true,
+        }
     }
 
     fn hear(&self) -> Result<(News, Vec<OwnedFd>), StartError> {
@@ -115,15 +129,20 @@ impl Sandbox {
     }
 
     fn finish(&mut self) -> io::Result<()> {
+        let Some(mut guard) = self.guard.take() else { return Ok(()) };
         let _ = self.setup.shutdown(std::net::Shutdown::Both);
-        self.guard.wait()?;
-        // The guard may have been killed, and then process 1 dies a moment after it.
-        if let Some(first) = &self.first {
-            let _ = rustix::process::pidfd_send_signal(first, Signal::KILL);
-            let mut ended = [PollFd::new(first, PollFlags::IN)];
-            rustix::io::retry_on_intr(|| poll(&mut ended, None))?;
+        let Some(first) = &self.first else { return guard.wait().map(drop) };
+        let _ = rustix::process::pidfd_send_signal(first, Signal::KILL);
+        let mut ended = [PollFd::new(first, PollFlags::IN)];
+        let ended = rustix::io::retry_on_intr(|| poll(&mut ended, None));
+        if self.guard_is_apart {
+            // What it holds goes with it, and may take as long as writing out a whole disk.
+            let reaper = std::thread::Builder::new().name("guard".into());
+            drop(reaper.spawn(move || guard.wait()));
+        } else {
+            guard.wait()?;
         }
-        Ok(())
+        Ok(ended.map(drop)?)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::net::{
@@ -31,6 +31,19 @@ pub(crate) fn send<T: Serialize>(
     }
     sendmsg(socket, &[IoSlice::new(&length)], &mut ancillary, SendFlags::NOSIGNAL)?;
     (&*socket).write_all(&body)
+}
+
+/// Leaves descriptors in a socket. They stay open until the process that has its other end reads
+/// them, or ends.
+pub(crate) fn leave(socket: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<()> {
+    for some in descriptors.chunks(MAX_DESCRIPTORS) {
+        let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&some));
+        sendmsg(socket, &[IoSlice::new(b".")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> io::Result<(T, Vec<OwnedFd>)> {

@@ -24,6 +24,48 @@ use common::{PROGRAM, Session, eventually, processes_that_name, sh, shell, start
 
 const VIEWS: [View; 2] = [View::Transactional, View::Live];
 
+/// How many descriptors wait in sockets of a process.
+fn left_in_sockets(pid: u32) -> usize {
+    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let texts = infos.filter_map(|info| fs::read_to_string(info.unwrap().path()).ok());
+    let counts = texts.filter_map(|text| {
+        text.lines().find_map(|line| line.strip_prefix("scm_fds:")?.trim().parse::<usize>().ok())
+    });
+    counts.sum()
+}
+
+/// Of this process, the child from which another one descends.
+fn child_above(pid: u32) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+    match parent.trim().parse().unwrap() {
+        parent if parent == std::process::id() => pid,
+        parent => child_above(parent),
+    }
+}
+
+/// When an overlay goes, the kernel writes out whatever waits to be written on that disk. It goes with
+/// the last who holds it: that has to be somebody whose end nobody waits for.
+#[test]
+fn the_guard_holds_the_overlays_so_that_no_command_waits_until_a_disk_is_written() {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join(".cargo")).unwrap();
+    let policy_home = Some(home.path().to_owned());
+    let session = Session::with(TempWorkspace::new(), |policy| policy.home = policy_home);
+    let marker = marker("held");
+    let until_alive = until_alive(&marker);
+    let script = format!("bash -c '(exec -a {marker} sleep 1000)' & {until_alive}; wait");
+    let (orders, taken) = channel();
+    let mut held = None;
+    let ran = session.run_watched(Exec { grace_ms: 300, ..shell(&script) }, taken, |_| {
+        let alive = processes_that_name(format!("{marker}\0"));
+        held = Some(left_in_sockets(child_above(alive[0])));
+        orders.send(Order::Cancel).unwrap();
+    });
+    // Those of the folder and of the toolchain.
+    assert_eq!((held, &*ran.unwrap().stdout), (Some(2), "alive\n"));
+}
+
 /// What a command is called that must not outlive its sandbox.
 fn marker(what: &str) -> String {
     format!("codeagent-{what}-{}", std::process::id())
@@ -452,7 +494,10 @@ fn save_while_commands_come_and_go(view: View, saving: Saving) {
             let last = saved.lock().unwrap();
             let text = fs::read_to_string(&file).unwrap();
             let number = User::number_of(&text);
-            assert!(number.is_some(), "round {round}, {view:?}, {saving:?}: not his: {text:.60}");
+            assert!(
+                number.is_some(),
+                "round {round}, {view:?}, {saving:?}: not his: {text:.60}\n{ran:?}\n{undone:?}\n{at_first} {last}"
+            );
             assert!(number >= Some(at_first), "round {round}: {number:?}, and he had {at_first}");
             assert!(number <= Some(*last), "round {round}");
             drop(last);

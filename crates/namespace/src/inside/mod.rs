@@ -7,6 +7,10 @@
 //!
 //! The guard stays outside. It kills process 1, and the kernel with it everything in the
 //! namespace, as soon as whoever asked has gone; and process 1 dies with the guard.
+//!
+//! The guard also holds the overlays until it ends, and nobody waits for that: when an overlay goes,
+//! the kernel writes out everything that waits to be written on the filesystem of its upper layer,
+//! whoever wrote it.
 
 mod confine;
 mod gateway;
@@ -46,28 +50,29 @@ pub(crate) fn guard(setup: UnixStream) -> ExitCode {
     }
 }
 
-/// Process 1, and a pipe that is open for as long as this process lives.
-fn start(setup: &UnixStream) -> Result<(OwnedFd, io::PipeWriter), Failed> {
+/// Process 1, and a socket that is open for as long as this process lives. In it is what process 1
+/// has left there for us to hold; nobody reads it.
+fn start(setup: &UnixStream) -> Result<(OwnedFd, UnixStream), Failed> {
     let context = "reading what the sandbox is to be";
     let (spec, mut descriptors) = link::receive::<Spec>(setup).context(context)?;
     let control = descriptors.pop().ok_or_else(|| Failed::new(context, "no control channel"))?;
-    let (mapped, map) = io::pipe().context("making a pipe")?;
+    let (theirs, ours) = UnixStream::pair().context("making a socket")?;
     let forked = raw::fork_into(namespaces(&spec.network)).context("making namespaces");
     match forked.map_err(none_left)? {
         Forked::Child => {
-            drop(map);
+            drop(ours);
             let setup = setup.try_clone().context("taking over the socket");
-            std::process::exit(match setup.map(|setup| inhabit(&spec, &setup, control, mapped)) {
+            std::process::exit(match setup.map(|setup| inhabit(&spec, &setup, control, theirs)) {
                 Ok(()) => 0,
                 Err(_) => 1,
             })
         }
         Forked::Parent(child) => {
-            drop(mapped);
+            drop(theirs);
             write_maps(&child)?;
             // Process 1 goes on when it reads this.
-            (&map).write_all(b"!").context("starting process 1")?;
-            Ok((child, map))
+            (&ours).write_all(b"!").context("starting process 1")?;
+            Ok((child, ours))
         }
     }
 }
@@ -132,8 +137,8 @@ fn watch(setup: &UnixStream, child: &OwnedFd) {
 }
 
 /// Process 1.
-fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, mapped: io::PipeReader) {
-    let news = match settle(spec, setup, mapped) {
+fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, guard: UnixStream) {
+    let news = match settle(spec, setup, guard) {
         Ok(confinement) => News::Ready(confinement),
         Err(failed) => News::Failed(failed),
     };
@@ -145,16 +150,12 @@ fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, mapped: io::PipeRe
     }
 }
 
-fn settle(
-    spec: &Spec,
-    setup: &UnixStream,
-    mut mapped: io::PipeReader,
-) -> Result<Confinement, Failed> {
-    mapped.read_exact(&mut [0]).context("waiting for the user to be mapped")?;
+fn settle(spec: &Spec, setup: &UnixStream, guard: UnixStream) -> Result<Confinement, Failed> {
+    (&guard).read_exact(&mut [0]).context("waiting for the user to be mapped")?;
     let context = "binding the sandbox to its guard";
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(context)?;
-    // It may have died before it was bound; its pipe tells.
-    let mut fds = [PollFd::new(&mapped, PollFlags::empty())];
+    // It may have died before it was bound; its socket tells.
+    let mut fds = [PollFd::new(&guard, PollFlags::empty())];
     let now = rustix::event::Timespec::default();
     if poll(&mut fds, Some(&now)).context(context)? > 0 {
         return Err(Failed::new(context, "it has gone"));
@@ -162,13 +163,15 @@ fn settle(
     if spec.network != Network::Open {
         raw::raise_loopback().context("raising the loopback interface")?;
     }
-    let parts = tree::collect(spec)?;
+    let mut parts = tree::collect(spec)?;
     if !parts.devices.is_empty() {
         let devices: Vec<_> = parts.devices.iter().map(OwnedFd::as_fd).collect();
         link::send(setup, &News::Serve, &devices)
             .and_then(|()| (&*setup).read_exact(&mut [0]))
             .context("waiting for the folders to be served")?;
     }
+    // Where it cannot be, commands end a little later.
+    let _ = link::leave(&guard, &std::mem::take(&mut parts.held));
     let sockets_in_reach = parts.sockets_in_reach;
     parts.enter(&spec.limits)?;
     let context = "opening the gateway to the network";

@@ -72,8 +72,17 @@ impl Mount {
             ("upperdir", &format!("{staging_name}/up")),
             ("workdir", &format!("{staging_name}/work")),
             ("userxattr", ""),
+            // Some kernels do that unless told otherwise, and then let nobody else, as the command
+            // after this one, have the same layers before this mount has gone.
+            ("index", "off"),
         ];
         Self::new("overlay", &options)
+    }
+
+    /// Something by which it stays mounted, wherever it is.
+    pub(super) fn hold(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.0, ".", flags, Mode::empty())?)
     }
 
     /// What is in `lower`. Without a place for changes, the kernel wants two directories; the other

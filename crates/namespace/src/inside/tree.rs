@@ -72,6 +72,8 @@ pub(super) struct Parts<'s> {
     folders: Vec<(&'s Path, Mount)>,
     /// Of the live views. Until they are served, whoever looks at those waits.
     pub(super) devices: Vec<OwnedFd>,
+    /// Of the overlays that can be written to.
+    pub(super) held: Vec<OwnedFd>,
     /// Commands could connect to sockets of the host in the folders, which they only may look at.
     pub(super) sockets_in_reach: bool,
 }
@@ -79,7 +81,7 @@ pub(super) struct Parts<'s> {
 pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", private).context("detaching the mounts from those of the host")?;
-    let (mut devices, mut is_bound) = (Vec::new(), false);
+    let (mut devices, mut held, mut is_bound) = (Vec::new(), Vec::new(), false);
     let mut folders = Vec::new();
     for folder in &spec.folders {
         let mount = match &folder.view {
@@ -88,7 +90,7 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
                 bound(folder)?
             }
             FolderView::Sealed => sealed(folder, spec)?,
-            FolderView::Transactional { staging } => transactional(folder, staging)?,
+            FolderView::Transactional { staging } => transactional(folder, staging, &mut held)?,
             FolderView::Live => live(folder, &mut devices)?,
         };
         folders.push((folder.path.as_path(), mount));
@@ -119,9 +121,10 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
             .collect::<io::Result<_>>()
             .context("finding the devices")?,
         tmp: [tmp()?, tmp()?],
-        home: home_mounts(&spec.home)?,
+        home: home_mounts(&spec.home, &mut held)?,
         folders,
         devices,
+        held,
         sockets_in_reach,
     })
 }
@@ -190,7 +193,7 @@ fn collect_system(spec: &Spec) -> Result<Vec<Entry>, Failed> {
     Ok(into)
 }
 
-fn home_mounts(home: &Home) -> Result<Vec<(PathBuf, Mount)>, Failed> {
+fn home_mounts(home: &Home, held: &mut Vec<OwnedFd>) -> Result<Vec<(PathBuf, Mount)>, Failed> {
     let mut mounts = Vec::new();
     let content =
         Mount::of(home.content.as_path()).and_then(Mount::safe).context("finding the home")?;
@@ -198,6 +201,7 @@ fn home_mounts(home: &Home) -> Result<Vec<(PathBuf, Mount)>, Failed> {
     for toolchain in &home.toolchains {
         let path = toolchain.path.as_path();
         let overlay = Mount::overlay(&[path], toolchain.staging.as_path());
+        held.extend(overlay.iter().flat_map(Mount::hold));
         // Where no overlay can be had, tools can at least be used.
         let mount = overlay
             .or_else(|_| Mount::of(path).and_then(Mount::read_only))
@@ -228,11 +232,18 @@ fn sealed(folder: &Folder, spec: &Spec) -> Result<Mount, Failed> {
         .map_err(|failed| Failed { view: true, ..failed })
 }
 
-fn transactional(folder: &Folder, staging: &HostPath) -> Result<Mount, Failed> {
+/// Something that holds it is added to the others.
+fn transactional(
+    folder: &Folder,
+    staging: &HostPath,
+    held: &mut Vec<OwnedFd>,
+) -> Result<Mount, Failed> {
     let path = folder.path.as_path();
-    Mount::overlay(&[path], staging.as_path())
+    let mount = Mount::overlay(&[path], staging.as_path())
         .context(format!("mounting an overlay over {}", path.display()))
-        .map_err(|failed| Failed { view: true, ..failed })
+        .map_err(|failed| Failed { view: true, ..failed })?;
+    held.extend(mount.hold());
+    Ok(mount)
 }
 
 /// Its device is added to the others.
