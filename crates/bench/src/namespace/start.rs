@@ -1,5 +1,7 @@
 //! What a sandbox costs a command that does nothing.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -46,5 +48,30 @@ pub(super) fn measure(place: &Place, repetitions: u32) -> Result<Vec<Row>> {
             _ => Row::time("start and stop, bubblewrap, over native", over, Bar::None),
         }
     });
-    Ok(rows.collect())
+    let mut rows: Vec<Row> = rows.collect();
+    rows.extend(beside_others(&session, &scratch.path("others"), repetitions)?);
+    Ok(rows)
+}
+
+/// The same while somebody else writes to this disk, and what he has written waits in memory.
+fn beside_others(session: &Session, file: &Path, repetitions: u32) -> Result<Vec<Row>> {
+    let written = vec![b'x'; 64 << 20];
+    let ways = [Way::Native, Way::OverlayAlone, Way::Ours(View::Transactional)];
+    let mut times = [(); 3].map(|()| Samples::default());
+    for _ in 0..repetitions {
+        for (way, samples) in ways.iter().zip(&mut times) {
+            fs::write(file, &written)?;
+            samples.push(session.run(*way, "true")?.all);
+            fs::remove_file(file)?;
+        }
+    }
+    let [native, overlay, ours] = times.map(|samples| samples.median());
+    let row = |name: &str, time: Duration| {
+        Row::time(
+            format!("start and stop beside a writer, {name}over native"),
+            time.saturating_sub(native),
+            Bar::None,
+        )
+    };
+    Ok(vec![row("", ours), row("an overlay alone, ", overlay)])
 }
