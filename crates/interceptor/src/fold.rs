@@ -22,6 +22,8 @@ struct Node<'j> {
     /// Where it was before the step; `None` if the step made it.
     home: Option<(NodeId, &'j [u8])>,
     before: Option<Stamp>,
+    /// As what the step brought it from elsewhere.
+    placed: Option<Stamp>,
     touched: bool,
     /// A directory that came or went with everything below it.
     whole: bool,
@@ -167,7 +169,21 @@ impl<'j> Node<'j> {
         home: Option<(NodeId, &'j [u8])>,
         whole: bool,
     ) -> Self {
-        Self { place, home, before: None, touched: false, whole }
+        Self { place, home, before: None, placed: None, touched: false, whole }
+    }
+
+    /// What the step has left, where `now` is there. Somebody else may have put something of his own
+    /// in its place since: that is nothing the step has left.
+    fn left(&self, now: Stamp) -> Stamp {
+        let in_place = self.before.filter(|_| self.is_at_home());
+        let is_copy = |placed: Stamp| (placed.size, placed.mtime) == (now.size, now.mtime);
+        match self.placed.or(in_place) {
+            Some(left) if left.is_dir() || left.inode == now.inode => now,
+            // From another filesystem, with its times.
+            Some(_) if self.placed.is_some_and(is_copy) => now,
+            Some(left) => left,
+            None => now,
+        }
     }
 
     fn is_at_home(&self) -> bool {
@@ -226,6 +242,7 @@ impl<'j> Sketch<'j> {
         }
         let node = match record {
             Record::Take { path, .. }
+            | Record::Swap { path, .. }
             | Record::Removed { path, .. }
             | Record::Rmdir { path, .. }
             | Record::Preimage { at: At::Path(path), .. } => self.look_up(*path),
@@ -238,7 +255,7 @@ impl<'j> Sketch<'j> {
             Record::Preimage { .. } => preimages.push(at),
             _ => *removal = Some(at),
         }
-        if let Record::Take { object, .. } = record {
+        if let Record::Take { object, .. } | Record::Swap { object, .. } = record {
             let owner = Owner::Sequence(sequence);
             history.objects.insert(ObjectRef { owner, number: *object }, node);
         }
@@ -248,7 +265,11 @@ impl<'j> Sketch<'j> {
     fn keep_new_name(&mut self, history: &mut History, record: &Record<'j>) {
         let (path, stamp) = match record {
             Record::Link { path, existing: Some((_, stamp)) } => (*path, stamp),
-            Record::Put { path, stamp, .. } if stamp.links > 1 && !stamp.is_dir() => (*path, stamp),
+            Record::Put { path, stamp, .. } | Record::Swap { path, placed: stamp, .. }
+                if stamp.links > 1 && !stamp.is_dir() =>
+            {
+                (*path, stamp)
+            }
             _ => return,
         };
         history.shared.insert(stamp.inode);
@@ -259,7 +280,9 @@ impl<'j> Sketch<'j> {
 
     pub(crate) fn play(&mut self, record: &Record<'j>) {
         match record {
-            Record::Create { path, .. } | Record::Mkdir { path } => self.appear(*path, false),
+            Record::Create { path, .. } | Record::Mkdir { path } => {
+                self.appear(*path, false);
+            }
             Record::Link { path, existing } => {
                 if let Some((existing, stamp)) = existing {
                     self.note_before(*existing, *stamp);
@@ -268,7 +291,7 @@ impl<'j> Sketch<'j> {
             }
             Record::Put { path, stamp, .. } => {
                 self.note_link(stamp);
-                self.appear(*path, stamp.is_dir());
+                self.come(*path, stamp);
             }
             Record::Rmdir { path, meta } => self.disappear(*path, meta.stamp, false),
             Record::Removed { path, meta, .. } => {
@@ -278,6 +301,11 @@ impl<'j> Sketch<'j> {
             Record::Take { path, stamp, .. } => {
                 self.note_link(stamp);
                 self.disappear(*path, *stamp, stamp.is_dir());
+            }
+            Record::Swap { path, taken, placed, .. } => {
+                [taken, placed].into_iter().for_each(|stamp| self.note_link(stamp));
+                self.disappear(*path, *taken, taken.is_dir());
+                self.come(*path, placed);
             }
             Record::Rename { from, to, stamp } => {
                 self.dirs_moved |= stamp.is_dir();
@@ -377,16 +405,20 @@ impl<'j> Sketch<'j> {
         Some(node)
     }
 
-    fn appear(&mut self, path: RelPath<'j>, whole: bool) {
-        let Some((parent, name)) = path.split() else {
-            return;
-        };
-        let Some(parent) = self.look_up_dir(parent) else {
-            return;
-        };
+    /// Something comes from elsewhere, a directory with all that is in it.
+    fn come(&mut self, path: RelPath<'j>, stamp: &Stamp) {
+        if let Some(node) = self.appear(path, stamp.is_dir()) {
+            self.nodes[node as usize].placed = Some(*stamp);
+        }
+    }
+
+    fn appear(&mut self, path: RelPath<'j>, whole: bool) -> Option<NodeId> {
+        let (parent, name) = path.split()?;
+        let parent = self.look_up_dir(parent)?;
         let place = Some((parent, name));
         let node = self.add(Node::new(place, None, whole));
         self.occupy(parent, name, node);
+        Some(node)
     }
 
     /// Gives a name to a node; a file the step made and dropped again may still hold it.
@@ -634,6 +666,7 @@ impl<'j> Sketch<'j> {
         if kind == ChangeKind::Added && after.is_none() {
             return Ok(None); // made and dropped within the step
         }
+        let after = after.map(|now| self.nodes[index as usize].left(now));
         // A file that was changed in a renamed directory had another name, too.
         let from = match kind {
             ChangeKind::Added => None,
@@ -683,7 +716,9 @@ pub(crate) fn mentions<'r, 'j>(
     record: &'r Record<'j>,
 ) -> impl Iterator<Item = (RelPath<'j>, &'r Stamp)> {
     let (first, second) = match record {
-        Record::Take { path, stamp, .. } => (Some((*path, stamp)), None),
+        Record::Take { path, stamp, .. } | Record::Swap { path, taken: stamp, .. } => {
+            (Some((*path, stamp)), None)
+        }
         Record::Removed { path, meta, .. } | Record::Rmdir { path, meta } => {
             (Some((*path, &meta.stamp)), None)
         }

@@ -284,7 +284,8 @@ fn check_record(
         extents.try_for_each(|extent| pack.read(extent).map(|_| ())).map_err(|e| e.to_string())
     };
     match record {
-        Record::Take { path, object: number, stamp, .. } => {
+        Record::Take { path, object: number, stamp, .. }
+        | Record::Swap { path, object: number, taken: stamp, .. } => {
             let found = object(*number)?;
             // Another name of the file may still be in the working directory: what happens to it
             // there is recorded there.

@@ -8,13 +8,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use codeagent_common::{SafeguardConfig, SafeguardDecision};
 use codeagent_interceptor::{
-    Fault, FaultInjector, Mutation, Point, RollbackOptions, StagedChange, StepRequest,
-    WriteInterceptor,
+    EngineEvent, Fault, FaultInjector, Mutation, Point, RollbackOptions, StagedChange, StepRequest,
+    UndoError, WriteInterceptor,
 };
 use codeagent_test_support::{Applier, TempWorkspace};
-use common::{Bench, rel, rel_buf};
+use common::{Bench, rel, rel_buf, wait_until};
 
 fn text(bench: &Bench, path: &str) -> String {
     fs::read_to_string(bench.path(path)).unwrap_or_else(|error| format!("<{path}: {error}>"))
@@ -227,6 +229,7 @@ fn what_is_saved_meanwhile_comes_back(
     let bench = Bench::configured(workspace, |config| config.faults = Some(user.clone()));
     let staging = bench.beside("staging");
     fs::write(staging.join("saved"), "staged").unwrap();
+    fs::create_dir(staging.join("dir")).unwrap();
     bench.step(|fs| {
         fs.mkdir("so that the directory has been touched").unwrap();
         user.save_at(time);
@@ -263,18 +266,131 @@ fn what_is_saved_between_the_look_and_a_rename_over_it_comes_back() {
     });
 }
 
-fn adopt_the_staged_one(fs: &Applier<'_>, staging: &Path) {
-    let place = StagedChange::Place { path: rel_buf("saved"), staged: rel_buf("saved") };
+fn adopt(fs: &Applier<'_>, staging: &Path, staged: &str) {
+    let place = StagedChange::Place { path: rel_buf("saved"), staged: rel_buf(staged) };
     fs.engine().adopt(staging, &[place]).unwrap();
 }
 
 #[test]
 fn what_is_saved_between_the_look_and_a_commit_comes_back() {
-    what_is_saved_meanwhile_comes_back(BETWEEN_LOOK_AND_MOVE, adopt_the_staged_one);
+    what_is_saved_meanwhile_comes_back(BETWEEN_LOOK_AND_MOVE, |fs, staging| {
+        adopt(fs, staging, "saved");
+    });
 }
 
-/// The old file has been moved, and the new one has not.
+/// The second time something is moved, the files change places.
+const BETWEEN_MOVES: (Point, usize) = (Point::HostMutation, 2);
+
 #[test]
 fn what_is_saved_between_the_two_moves_of_a_commit_comes_back() {
-    what_is_saved_meanwhile_comes_back((Point::HostMutation, 2), adopt_the_staged_one);
+    what_is_saved_meanwhile_comes_back(BETWEEN_MOVES, |fs, staging| adopt(fs, staging, "saved"));
+}
+
+/// A directory does not change places with a file: that is moved first, and for a moment there is
+/// nothing.
+#[test]
+fn what_is_saved_where_a_directory_is_about_to_be_comes_back() {
+    what_is_saved_meanwhile_comes_back(BETWEEN_MOVES, |fs, staging| adopt(fs, staging, "dir"));
+}
+
+/// Looks at a name whenever the engine is about to change something.
+struct Looks {
+    path: PathBuf,
+    missing: AtomicUsize,
+    looked: AtomicUsize,
+}
+
+impl FaultInjector for Looks {
+    fn reach(&self, _point: Point) -> Fault {
+        self.looked.fetch_add(1, Ordering::SeqCst);
+        if self.path.symlink_metadata().is_err() {
+            self.missing.fetch_add(1, Ordering::SeqCst);
+        }
+        Fault::None
+    }
+}
+
+#[test]
+fn what_is_replaced_is_there_at_any_time() {
+    for staged in ["saved", "dir"] {
+        let workspace =
+            TempWorkspace::with_fixture(|root| fs::write(root.join("saved"), "original").unwrap());
+        let looks = Arc::new(Looks {
+            path: workspace.path("saved"),
+            missing: AtomicUsize::new(0),
+            looked: AtomicUsize::new(0),
+        });
+        let bench = Bench::configured(workspace, |config| config.faults = Some(looks.clone()));
+        let staging = bench.beside("staging");
+        fs::write(staging.join("saved"), "staged").unwrap();
+        fs::create_dir(staging.join("dir")).unwrap();
+        bench.step(|fs| adopt(fs, &staging, staged));
+        bench.undo(1);
+        bench.redo(1);
+        assert!(looks.looked.load(Ordering::SeqCst) > 10);
+        assert_eq!(looks.missing.load(Ordering::SeqCst), 0, "{staged}");
+    }
+}
+
+#[test]
+fn what_somebody_puts_in_the_place_of_a_changed_file_is_a_conflict() {
+    type Change = fn(&Applier<'_>, &Path);
+    // Of what was only added to, nothing but the length is kept.
+    let append: Change = |fs, _| fs.append("saved", b"by the step").unwrap();
+    let replace: Change = |fs, staging| adopt(fs, staging, "saved");
+    for (change, forced) in [(append, "by the user"), (replace, "original")] {
+        let bench = Bench::new(|root| fs::write(root.join("saved"), "original").unwrap());
+        let staging = bench.beside("staging");
+        fs::write(staging.join("saved"), "staged").unwrap();
+        bench.step(|fs| {
+            change(fs, &staging);
+            fs::write(bench.path("new"), "by the user").unwrap();
+            fs::rename(bench.path("new"), bench.path("saved")).unwrap();
+        });
+        let refused = bench.engine.rollback(1, RollbackOptions::default());
+        assert!(
+            matches!(&refused, Err(UndoError::RollbackBlocked(conflicts))
+            if conflicts.len() == 1 && conflicts[0].path == rel_buf("saved")),
+            "{refused:?}"
+        );
+        assert_eq!(text(&bench, "saved"), "by the user");
+        let report = bench.engine.rollback(1, RollbackOptions::force()).unwrap();
+        assert_eq!(text(&bench, "saved"), forced);
+        assert_eq!(report.left.contains(&rel_buf("saved")), forced == "by the user");
+        bench.redo(1);
+        assert_eq!(text(&bench, "saved"), "by the user");
+    }
+}
+
+/// A question about what a commit overwrites can wait for minutes.
+#[test]
+fn what_somebody_saves_while_a_question_waits_is_told() {
+    let bench = Bench::new(|root| fs::write(root.join("saved"), "original").unwrap());
+    bench.engine.set_safeguards(SafeguardConfig {
+        overwrite_threshold_bytes: Some(1),
+        timeout: Duration::from_secs(60),
+        ..SafeguardConfig::default()
+    });
+    let staging = bench.engine.stage().unwrap();
+    fs::write(staging.path.join("up/saved"), "by the command").unwrap();
+    bench.engine.open_step(StepRequest::command("overwrites")).unwrap();
+    let report = std::thread::scope(|scope| {
+        let adopting = scope.spawn(|| bench.engine.adopt_overlay(staging.number));
+        let asked = || {
+            let events = bench.events.all();
+            events.into_iter().find_map(|event| match event {
+                EngineEvent::SafeguardTriggered(question) => Some(question.id),
+                _ => None,
+            })
+        };
+        wait_until("a question", || asked().is_some());
+        fs::write(bench.path("saved"), "by the user").unwrap();
+        bench.engine.confirm(asked().unwrap(), SafeguardDecision::Allow).unwrap();
+        adopting.join().unwrap().unwrap()
+    });
+    bench.engine.close_step(Some(0)).unwrap();
+    assert_eq!(report.changed_meanwhile, [rel_buf("saved")]);
+    assert_eq!(text(&bench, "saved"), "by the command");
+    bench.undo(1);
+    assert_eq!(text(&bench, "saved"), "by the user");
 }

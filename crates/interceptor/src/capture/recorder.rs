@@ -15,7 +15,7 @@ use super::moved::Moved;
 use super::reader::{Reader, Readers};
 use super::space::FreeSpace;
 use crate::error::{Result, UndoError};
-use crate::host::{Dir, Entry, FileId, Lender, Meta, MetaScope, Stamp, Tree};
+use crate::host::{Dir, Entry, FileId, Found, Lender, Meta, MetaScope, Stamp, Tree};
 use crate::probe::Point;
 use crate::store::{
     At, Body, Header, Journal, ObjectRef, Owner, Pack, Record, Recorded, RemadeLog, StepDir, Store,
@@ -28,6 +28,8 @@ pub(crate) struct Workspace {
     pub(crate) moved: Moved,
     /// Cleared at the first refusal, so that it is not tried for every file.
     pub(crate) can_clone: AtomicBool,
+    /// The same, for two entries that change places.
+    pub(crate) can_swap: AtomicBool,
     pub(crate) space: FreeSpace,
     pub(crate) remade: RemadeLog,
     /// Notes the permissions lent here, as long as it lives.
@@ -46,18 +48,8 @@ pub(crate) enum Room {
 pub(crate) enum Removal {
     /// It is gone from the working directory.
     Done(Taken),
-    /// Everything is recorded, under this number; the caller removes it.
-    Recorded(Option<u64>),
-}
-
-impl Removal {
-    /// Index of its record.
-    pub(crate) fn record(self) -> Option<u64> {
-        match self {
-            Self::Done(taken) => Some(taken.record),
-            Self::Recorded(record) => record,
-        }
-    }
+    /// Everything is recorded; the caller removes it.
+    Recorded,
 }
 
 /// An entry that is in the store now, or has a name there.
@@ -69,7 +61,6 @@ pub(crate) struct Taken {
     pub(crate) number: u32,
     pub(crate) id: FileId,
     pub(crate) stamp: Stamp,
-    linked: bool,
 }
 
 pub(crate) struct Recorder {
@@ -361,7 +352,8 @@ impl Recorder {
         if let Some(taken) = self.move_out(workspace, path, entry, id, stamp)? {
             return Ok(Removal::Done(taken));
         }
-        self.record_removed(workspace, path, entry, stamp).map(Removal::Recorded)
+        self.record_removed(workspace, path, entry, stamp)?;
+        Ok(Removal::Recorded)
     }
 
     /// Moves an entry (a directory with everything below it) into the store.
@@ -379,8 +371,9 @@ impl Recorder {
         }
         let parent = path.parent().unwrap_or(RelPath::ROOT);
         let number = self.next_object();
-        let take = Record::Take { path, object: number, stamp, linked: false };
-        let record = self.append_touching(workspace, &[(entry.dir_handle(), parent)], take)?;
+        let take = |stamp| Record::Take { path, object: number, stamp, linked: false };
+        let dirs = [(entry.dir_handle(), parent)];
+        let record = self.append_touching(workspace, &dirs, take(stamp))?;
         let moved = workspace
             .store
             .probe
@@ -388,9 +381,9 @@ impl Recorder {
             .and_then(|()| entry.rename_to(&self.object(number)));
         match moved {
             Ok(()) => {
-                let taken = Taken { record, number, id, stamp, linked: false };
-                let taken =
-                    self.really_taken(path, taken, |found| stamp.describes_object(found))?;
+                let taken = Taken { record, number, id, stamp };
+                let is_it = |found: &Stamp| stamp.describes_object(found);
+                let taken = self.really_taken(taken, is_it, take)?;
                 self.taken(workspace, taken.id, number, &taken.stamp);
                 Ok(Some(taken))
             }
@@ -417,35 +410,94 @@ impl Recorder {
             return Ok(None);
         }
         let number = self.next_object();
-        let take = Record::Take { path, object: number, stamp, linked: true };
+        let take = |stamp| Record::Take { path, object: number, stamp, linked: true };
         let dirs = [(entry.dir_handle(), path.parent().unwrap_or(RelPath::ROOT))];
-        let record = self.append_touching(workspace, &dirs, take)?;
+        let record = self.append_touching(workspace, &dirs, take(stamp))?;
         if entry.link_to(&self.object(number)).is_err() {
             self.cancel([record]);
             return Ok(None);
         }
-        let taken = Taken { record, number, id, stamp, linked: true };
-        self.really_taken(path, taken, |found| found.inode == stamp.inode).map(Some)
+        let taken = Taken { record, number, id, stamp };
+        self.really_taken(taken, |found| stamp.describes_object(found), take).map(Some)
+    }
+
+    /// Puts one entry in the place of another in one moment. What was there is in the store then, and
+    /// `placed` came from there or from a staging area. `None`: this cannot be done here, or nothing
+    /// is there any more; nothing has happened.
+    pub(crate) fn swap(
+        &self,
+        workspace: &Workspace,
+        path: RelPath<'_>,
+        (placed, from): (&Found<'_>, ObjectRef),
+        present: &Found<'_>,
+    ) -> Result<Option<Taken>> {
+        let device = self.objects.id.device;
+        if !workspace.can_swap.load(Ordering::Relaxed)
+            || placed.id.device != device
+            || present.id.device != device
+        {
+            return Ok(None);
+        }
+        let number = self.next_object();
+        let (object, placed_stamp) = (self.object(number), placed.stamp);
+        let swap = |taken| Record::Swap { path, object: number, taken, from, placed: placed_stamp };
+        let dirs = [(present.entry.dir_handle(), path.parent().unwrap_or(RelPath::ROOT))];
+        let record = self.append_touching(workspace, &dirs, swap(present.stamp))?;
+        let mutation = || workspace.store.probe.reach(Point::HostMutation);
+        // First into the store: so what comes out of the folder is in the store at once, whoever
+        // made it, and is not lost if this process ends.
+        let swapped = mutation().and_then(|()| placed.entry.rename_to(&object)).and_then(|()| {
+            mutation().and_then(|()| object.exchange_with(&present.entry)).inspect_err(|_| {
+                // If this fails, the inverse finds out by looking.
+                let _ = object.rename_to(&placed.entry);
+            })
+        });
+        match swapped {
+            Ok(()) => {
+                let Found { id, stamp, .. } = *present;
+                let looked_at = Taken { record, number, id, stamp };
+                let is_it = |found: &Stamp| stamp.describes_object(found);
+                let taken = self.really_taken(looked_at, is_it, swap)?;
+                if taken.stamp.is_dir() || placed.stamp.is_dir() {
+                    workspace.tree.forget_dirs();
+                }
+                self.taken(workspace, taken.id, number, &taken.stamp);
+                Ok(Some(taken))
+            }
+            Err(error) => {
+                let is_back = object.stat().map_err(UndoError::host)?.is_none();
+                if is_back {
+                    self.cancel([record]);
+                }
+                match Errno::from_io_error(&error) {
+                    Some(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if is_back => {
+                        workspace.can_swap.store(false, Ordering::Relaxed);
+                        Ok(None)
+                    }
+                    Some(Errno::XDEV | Errno::NOENT) if is_back => Ok(None),
+                    _ => Err(UndoError::host(error)),
+                }
+            }
+        }
     }
 
     /// What was moved or linked is what has the name in that moment: somebody may have saved it
     /// between the look and the move, and then that is what the step has taken.
-    fn really_taken(
+    fn really_taken<'r>(
         &self,
-        path: RelPath<'_>,
         looked_at: Taken,
         is_it: impl Fn(&Stamp) -> bool,
+        record_of: impl Fn(Stamp) -> Record<'r>,
     ) -> Result<Taken> {
-        let Taken { record, number, linked, .. } = looked_at;
+        let Taken { record, number, .. } = looked_at;
         let found = self.object(number).stat_id().map_err(UndoError::host)?;
         let Some((id, stamp)) = found.filter(|(_, found)| !is_it(found)) else {
             return Ok(looked_at);
         };
         // In this order: of two that speak of one object, the later one brings it back.
-        let take = Record::Take { path, object: number, stamp, linked };
         let record = self
             .journal
-            .append(&[take, Record::Cancelled { record }])
+            .append(&[record_of(stamp), Record::Cancelled { record }])
             .map_err(UndoError::io("writing the journal"))?;
         Ok(Taken { record, id, stamp, ..looked_at })
     }

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
-use codeagent_common::{PathUse, RelPath, RelPathBuf, StepId};
+use codeagent_common::{PathUse, RelPath, RelPathBuf, StepId, SymlinkPolicy};
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
 use super::hooks::Stop;
-use super::invert::{Found, remove_dir_recorded};
+use super::invert::remove_dir_recorded;
 use super::state::{OpenStep, State};
 use crate::capture::{Recorder, Removal, Wanted};
 use crate::error::{Result, UndoError};
-use crate::host::{Meta, MetaScope, Stamp, Tree, copy_entry};
+use crate::host::{Found, Meta, MetaScope, Stamp, Tree, copy_entry};
 use crate::probe::Point;
-use crate::store::{At, ObjectRef, Owner, Record};
+use crate::store::{At, ObjectRef, Owner, Record, Time};
 use rustix::io::Errno;
 
 /// One difference between a staged tree and the working directory.
@@ -51,6 +51,8 @@ pub(super) type Attributes = HashMap<RelPathBuf, Meta>;
 
 /// What is known already about a staged tree.
 pub(super) struct Known {
+    /// When it was made: what has changed in the folder since, somebody else has changed.
+    pub(super) since: Option<Time>,
     /// They need not be those of the staged entries any more.
     pub(super) attributes: Attributes,
     /// Nothing is left in its directories that the path policy denies.
@@ -64,6 +66,8 @@ pub struct AdoptReport {
     pub removed: u64,
     /// Not adopted, because the path policy does not allow it; with the rule.
     pub protected: Vec<(RelPathBuf, String)>,
+    /// Entries that made room and that somebody else had changed by then.
+    pub changed_meanwhile: Vec<RelPathBuf>,
 }
 
 impl UndoEngine {
@@ -75,7 +79,8 @@ impl UndoEngine {
             Tree::open(staging).map_err(UndoError::io("opening the staging directory"))?;
         self.open_reserved()?;
         self.workspace.tree.forget_dirs();
-        self.adopt_known(&staging, changes, &Known { attributes: Attributes::new(), judged: false })
+        let known = Known { since: None, attributes: Attributes::new(), judged: false };
+        self.adopt_known(&staging, changes, &known)
     }
 
     /// As [`UndoEngine::adopt`], by somebody who has looked at both trees just now.
@@ -101,7 +106,7 @@ impl UndoEngine {
             let allowed = self.sort_out(&state, staging, changes, known.judged)?;
             self.check_protected(&allowed.1.protected)?;
             match self.ask_about(&state, id, staging, &allowed.0) {
-                Ok(()) => return self.adopt_allowed(&state, staging, allowed, &known.attributes),
+                Ok(()) => return self.adopt_allowed(&state, staging, allowed, known),
                 Err(Stop::Error(error)) => return Err(error),
                 Err(Stop::Ask(question)) => {
                     drop(state);
@@ -292,55 +297,65 @@ impl UndoEngine {
         state: &State,
         staging: &Tree,
         (changes, mut report): (Vec<&StagedChange>, AdoptReport),
-        known: &Attributes,
+        known: &Known,
     ) -> Result<AdoptReport> {
         if changes.is_empty() {
             return Ok(report);
         }
         let recorder = self.recorder(state)?;
+        let is_since = |taken: &Stamp| {
+            !taken.is_dir() && known.since.is_some_and(|since| taken.ctime >= since)
+        };
         for change in changes {
-            match change {
+            let taken = match change {
                 StagedChange::Remove { path } => {
-                    self.adopt_removal(recorder, path.as_path())?;
                     report.removed += 1;
+                    self.adopt_removal(recorder, path.as_path())?
                 }
                 StagedChange::Place { path, staged } | StagedChange::Edit { path, staged } => {
-                    self.adopt_entry(recorder, path.as_path(), staging, staged.as_path())?;
                     report.placed += 1;
+                    self.adopt_entry(recorder, path.as_path(), staging, staged.as_path())?
                 }
                 StagedChange::Attributes { path, staged } => {
-                    let wanted = match known.get(staged) {
+                    let wanted = match known.attributes.get(staged) {
                         Some(meta) => meta.clone(),
                         None => attributes_of(staging, staged.as_path())?,
                     };
                     self.adopt_attributes(recorder, path.as_path(), wanted)?;
+                    None
                 }
+            };
+            if taken.as_ref().is_some_and(is_since) {
+                report.changed_meanwhile.push(change.path().to_buf());
             }
         }
         Ok(report)
     }
 
-    /// Returns the index of the record, if what was there was not a directory.
+    /// Returns what was there.
     pub(super) fn adopt_removal(
         &self,
         recorder: &Recorder,
         path: RelPath<'_>,
-    ) -> Result<Option<u64>> {
+    ) -> Result<Option<Stamp>> {
         let Some(found) = self.find_entry(path)? else {
             return Ok(None);
         };
         let workspace = &self.workspace;
         if found.stamp.is_dir() {
-            return remove_dir_recorded(workspace, recorder, path, &found).map(|()| None);
+            remove_dir_recorded(workspace, recorder, path, &found)?;
+            return Ok(Some(found.stamp));
         }
         let Found { entry, id, stamp } = found;
-        let removal = recorder.remove(workspace, path, &entry, id, stamp)?;
-        if let Removal::Recorded(_) = removal {
-            workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
-            entry.unlink().map_err(UndoError::host)?;
-            recorder.inodes.forget(id);
+        match recorder.remove(workspace, path, &entry, id, stamp)? {
+            Removal::Done(taken) => Ok(Some(taken.stamp)),
+            Removal::Recorded => {
+                workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
+                entry.unlink().map_err(UndoError::host)?;
+                recorder.inodes.forget(id);
+                Ok(Some(stamp))
+            }
         }
-        Ok(removal.record())
     }
 
     pub(super) fn find_entry<'p>(&self, path: RelPath<'p>) -> Result<Option<Found<'p>>> {
@@ -351,29 +366,53 @@ impl UndoEngine {
         Ok(found.map(|(id, stamp)| Found { entry, id, stamp }))
     }
 
+    /// Returns what was there.
     pub(super) fn adopt_entry(
         &self,
         recorder: &Recorder,
         path: RelPath<'_>,
         staging: &Tree,
         staged: RelPath<'_>,
-    ) -> Result<()> {
-        let (mut attempts, mut removed) = (1, None);
+    ) -> Result<Option<Stamp>> {
+        let mut attempts = 1;
         loop {
-            if let Some(record) = self.adopt_removal(recorder, path)?
-                && let Some(former) = removed.replace(record)
-            {
-                // It was not the step that replaced that one, but whoever made this one.
-                recorder.cancel([former]);
+            if let Some(taken) = self.swap_entry(recorder, path, (staging, staged))? {
+                return Ok(Some(taken));
             }
+            let taken = self.adopt_removal(recorder, path)?;
             match self.place_entry(recorder, path, (staging, staged)) {
-                // Somebody has made it again meanwhile.
+                // Somebody has made something there meanwhile: that goes as well, and is kept as well.
                 Err(error) if error.errno() == libc::EEXIST && attempts < MOST_ATTEMPTS => {
                     attempts += 1;
                 }
-                outcome => return outcome,
+                outcome => return outcome.map(|()| taken),
             }
         }
+    }
+
+    /// In the place of what is there, so that there is never nothing, and returns what that was.
+    /// `None`: that cannot be done.
+    fn swap_entry(
+        &self,
+        recorder: &Recorder,
+        path: RelPath<'_>,
+        (staging, staged): (&Tree, RelPath<'_>),
+    ) -> Result<Option<Stamp>> {
+        let source = staging.owned_entry(staged).map_err(UndoError::host)?;
+        let may = |found: &Found<'_>| {
+            self.config.symlinks == SymlinkPolicy::ReadWrite || !found.stamp.is_symlink()
+        };
+        let found = source.stat_id().map_err(UndoError::host)?;
+        let placed = found.map(|(id, stamp)| Found { entry: source, id, stamp });
+        let Some(placed) = placed.filter(may) else { return Ok(None) };
+        let Some(present) = self.find_entry(path)?.filter(may) else { return Ok(None) };
+        let from = ObjectRef { owner: Owner::Staging, number: recorder.next_object() };
+        let swapped = recorder.swap(&self.workspace, path, (&placed, from), &present)?;
+        // With another name it may be a file that was here before.
+        if swapped.is_some() && !placed.stamp.is_dir() && placed.stamp.links <= 1 {
+            recorder.inodes.mark_created(placed.id);
+        }
+        Ok(swapped.map(|taken| taken.stamp))
     }
 
     /// Where there is nothing.
@@ -399,9 +438,11 @@ impl UndoEngine {
         let (mut id, mut has_begun) = (id, false);
         let mut placed = source.rename_to(&target);
         if matches!(&placed, Err(error) if Errno::from_io_error(error) == Some(Errno::XDEV)) {
-            placed = copy_entry(&source, &target);
-            let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
-            has_begun = stamp.is_dir() || !placed.as_ref().is_err_and(is_taken);
+            has_begun = target.stat().map_err(UndoError::host)?.is_none();
+            placed = match has_begun {
+                true => copy_entry(&source, &target),
+                false => Err(Errno::EXIST.into()),
+            };
             id = target.stat_id().map_err(UndoError::host)?.map_or(id, |(id, _)| id);
         }
         if placed.is_err() && !has_begun {

@@ -12,9 +12,39 @@ use codeagent_common::{RelPath, RelPathBuf, StepId};
 
 use super::external::compare;
 use crate::conflict::{Conflict, ConflictKind};
-use crate::fold::{Marks, NodeId, STAMPED_BELOW, Sketch, mentions};
+use crate::fold::{Marks, NodeId, STAMPED_BELOW, Sketch, mentioned_inodes, mentions};
 use crate::host::{Stamp, Tree, walk_some};
-use crate::store::{At, ChangeTable, JournalReader, Record, RemadeLog};
+use crate::store::{At, ChangeTable, JournalReader, Record, RemadeLog, Time};
+
+/// What somebody who looked for conflicts has met, by inode.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// What there is, as it looks.
+    now: HashMap<u64, (u64, Time)>,
+    /// Journals speak of them: they may come from the store.
+    spoken_of: HashSet<u64>,
+}
+
+/// What a comparison has found.
+pub(super) struct Survey {
+    pub(super) conflicts: Vec<Conflict>,
+    pub(super) touched: HashSet<RelPathBuf>,
+    pub(super) seen: Seen,
+}
+
+impl Seen {
+    fn note(&mut self, stamp: &Stamp) {
+        self.now.insert(stamp.inode, (stamp.size, stamp.mtime));
+    }
+
+    /// Whether somebody must have made a file since, or, if it `is_untouched` by ourselves, changed it.
+    pub(super) fn is_outdated_by(&self, found: &Stamp, is_untouched: bool) -> bool {
+        match self.now.get(&found.inode) {
+            Some(looks) => is_untouched && *looks != (found.size, found.mtime),
+            None => !self.spoken_of.contains(&found.inode),
+        }
+    }
+}
 
 pub(super) struct Continuity<'j> {
     sketch: Sketch<'j>,
@@ -33,6 +63,7 @@ pub(super) struct Continuity<'j> {
     /// Directories that came as a whole, and of which everything below is known.
     whole: HashMap<NodeId, StepId>,
     found: BTreeMap<RelPathBuf, Conflict>,
+    seen: Seen,
 }
 
 impl<'j> Continuity<'j> {
@@ -47,6 +78,7 @@ impl<'j> Continuity<'j> {
             vacated: HashMap::new(),
             whole: HashMap::new(),
             found: BTreeMap::new(),
+            seen: Seen::default(),
         }
     }
 
@@ -67,6 +99,14 @@ impl<'j> Continuity<'j> {
                 continue;
             }
             let record = record?;
+            let placed = match &record {
+                Record::Put { stamp, .. } | Record::Swap { placed: stamp, .. } => Some(stamp.inode),
+                _ => None,
+            };
+            for inode in mentioned_inodes(&record).chain(placed) {
+                let now = self.remade.current(inode, sequence).0;
+                self.seen.spoken_of.extend([inode, now]);
+            }
             if let Record::Preimage { meta: Some(meta), .. } = &record
                 && !meta.stamp.is_dir()
             {
@@ -91,7 +131,8 @@ impl<'j> Continuity<'j> {
             if let Record::Create { path, .. }
             | Record::Link { path, existing: None }
             | Record::Mkdir { path }
-            | Record::Put { path, .. } = &record
+            | Record::Put { path, .. }
+            | Record::Swap { path, .. } = &record
             {
                 made.extend(self.sketch.look_up(*path));
             }
@@ -194,12 +235,13 @@ impl<'j> Continuity<'j> {
         mut self,
         tree: &Tree,
         is_ignored: impl Fn(RelPath<'_>) -> bool,
-    ) -> io::Result<(Vec<Conflict>, HashSet<RelPathBuf>)> {
+    ) -> io::Result<Survey> {
         let mut touched = HashSet::new();
         let entries: Vec<_> = self.entries.iter().map(|(node, left)| (*node, *left)).collect();
         for (node, (expected, step)) in entries {
             let Some(path) = self.sketch.current_path(node) else { continue };
             let now = tree.stat(path.as_path())?;
+            now.iter().for_each(|now| self.seen.note(now));
             let expected = self.newest(expected);
             let relinked = self.relinked.contains(&expected.inode);
             // That something the steps made is gone is no loss.
@@ -223,7 +265,8 @@ impl<'j> Continuity<'j> {
         }
         self.find_foreign(tree, &is_ignored)?;
         self.find_added_below(tree, &is_ignored)?;
-        Ok((self.found.into_values().collect(), touched))
+        let conflicts = self.found.into_values().collect();
+        Ok(Survey { conflicts, touched, seen: self.seen })
     }
 
     /// Files somebody put into a directory that the steps made and their undo would remove.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use codeagent_common::{BarrierInfo, ExternalModificationPolicy, RelPath, RelPathBuf};
 
 use super::UndoEngine;
-use super::continuity::Continuity;
+use super::continuity::{Continuity, Seen, Survey};
 use super::state::{ClosedEntry, State};
 use crate::capture::InodeState;
 use crate::conflict::{Conflict, ConflictKind};
@@ -16,8 +16,13 @@ use crate::host::Stamp;
 use crate::store::Record;
 
 impl UndoEngine {
-    /// Every path that undoing `steps` (newest first) would touch and that is not as they left it.
-    pub(super) fn conflicts(&self, state: &State, steps: &[ClosedEntry]) -> Result<Vec<Conflict>> {
+    /// Every path that undoing `steps` (newest first) would touch and that is not as they left it; and
+    /// what there is instead.
+    pub(super) fn conflicts(
+        &self,
+        state: &State,
+        steps: &[ClosedEntry],
+    ) -> Result<(Vec<Conflict>, Seen)> {
         let damaged = |error: std::io::Error| UndoError::Corrupt(error.to_string());
         let mut journals = Vec::new();
         let mut paths: Vec<Vec<RelPathBuf>> = Vec::new();
@@ -33,7 +38,7 @@ impl UndoEngine {
                 .map_err(damaged)?;
         }
         let is_ignored = |path: RelPath<'_>| self.ignored.covers(path, false);
-        let (mut found, touched) =
+        let Survey { conflicts: mut found, touched, seen } =
             continuity.finish(&self.workspace.tree, is_ignored).map_err(UndoError::host)?;
         let concerned = |path: RelPath<'_>| {
             touched.iter().any(|touched| {
@@ -50,7 +55,7 @@ impl UndoEngine {
             }
         }
         found.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(found)
+        Ok((found, seen))
     }
 
     pub(super) fn barriers_over(&self, state: &State, steps: &[ClosedEntry]) -> Vec<BarrierInfo> {
@@ -262,6 +267,7 @@ impl Names {
                 }
                 Record::Exchange { a, b, .. } => names.gained.extend([a.to_buf(), b.to_buf()]),
                 Record::Take { path, .. }
+                | Record::Swap { path, .. }
                 | Record::Rmdir { path, .. }
                 | Record::Removed { path, .. } => drop(names.lost.insert(path.to_buf())),
                 _ => {}

@@ -94,7 +94,7 @@ impl UndoEngine {
             return Err(step.in_the_way());
         }
         let steps = self.newest(state, count)?;
-        let conflicts = self.obstacles(state, &steps)?;
+        let (conflicts, _) = self.obstacles(state, &steps)?;
         let mut changes: Vec<Change> = self.net_since(&steps)?.iter().map(inverse).collect();
         changes.sort();
         Ok(Preview { steps: steps.iter().map(|step| step.info.id).collect(), changes, conflicts })

@@ -148,6 +148,7 @@ impl UndoEngine {
             store,
             moved: Moved::default(),
             can_clone: AtomicBool::new(true),
+            can_swap: AtomicBool::new(true),
             space: FreeSpace::keeping(config.limits.min_free_bytes),
             remade,
             lender,

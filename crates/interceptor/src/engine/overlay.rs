@@ -147,8 +147,8 @@ impl UndoEngine {
         Meta::read(&root, stamp, MetaScope::Full)?.apply(up)
     }
 
-    /// Applies what is in the upper layer to the open step, and drops it. Nobody may have the
-    /// overlay mounted any more. On failure the changes made so far belong to the step, which can
+    /// Applies what is in the upper layer to the open step, and drops it. Nobody may reach
+    /// the overlay any more. On failure the changes made so far belong to the step, which can
     /// be aborted.
     pub fn adopt_overlay(&self, number: u64) -> Result<OverlayReport> {
         let since = self.staged.lock().since.get(&number).copied();
@@ -162,13 +162,18 @@ impl UndoEngine {
         self.workspace.tree.forget_dirs();
         let Difference { changes, attributes, mut report, .. } = self.difference(&tree, since)?;
         self.check_protected(&report.adopted.protected)?;
-        let known = Known { attributes, judged: true };
+        let known = Known { since: Some(since), attributes, judged: true };
         if !changes.is_empty() {
             let protected = std::mem::take(&mut report.adopted.protected);
             report.adopted = self
                 .adopt_known(&tree, &changes, &known)
                 .map_err(|error| self.say_if_full(error))?;
             report.adopted.protected.extend(protected);
+            // Those that were looked at are told already.
+            let told: HashSet<RelPathBuf> = report.changed_meanwhile.iter().cloned().collect();
+            let mut further = std::mem::take(&mut report.adopted.changed_meanwhile);
+            further.retain(|path| !told.contains(path));
+            report.changed_meanwhile.extend(further);
         }
         drop(tree);
         self.drop_staged(number)?;

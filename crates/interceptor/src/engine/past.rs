@@ -168,7 +168,7 @@ impl Past {
         }
         if self.edited.get().is_none() {
             let newest_first: Vec<ClosedEntry> = self.steps.iter().rev().cloned().collect();
-            let conflicts = engine.conflicts(state, &newest_first)?;
+            let (conflicts, _) = engine.conflicts(state, &newest_first)?;
             let _ = self.edited.set(conflicts.into_iter().map(|conflict| conflict.path).collect());
         }
         Ok(self.edited.get().is_some_and(|edited| edited.contains(path)))
@@ -223,7 +223,11 @@ impl Past {
     /// The node in the store, if it moved there; an error if it is not what was put there.
     fn kept(&self, node: NodeId) -> Result<Option<Entry<'static>>> {
         let Some(at) = self.lineages.get(node).removal else { return Ok(None) };
-        let Record::Take { path, object, stamp, .. } = self.record(at)? else { return Ok(None) };
+        let (Record::Take { path, object, stamp, .. }
+        | Record::Swap { path, object, taken: stamp, .. }) = self.record(at)?
+        else {
+            return Ok(None);
+        };
         let entry = self.objects(at)?.entry(object.to_string().into_bytes());
         let found = entry.stat().map_err(UndoError::host)?;
         // Written to in the store, by an old handle or another name: changed back, if recorded.

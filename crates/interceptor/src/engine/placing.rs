@@ -6,13 +6,13 @@ use codeagent_common::{RelPath, RelPathBuf};
 use rustix::io::Errno;
 
 use super::UndoEngine;
-use super::invert::{Found, capture_current};
+use super::invert::capture_current;
 use super::past::Past;
 use super::restore::{Plan, Way};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
 use crate::fold::{NodeId, RecordAt};
-use crate::host::{FileId, Meta, Tree};
+use crate::host::{FileId, Found, Meta, Tree};
 use crate::lineage::Former;
 use crate::probe::Point;
 use crate::store::{At, Record};
@@ -173,7 +173,7 @@ impl<'a> Placing<'a> {
             }
             self.placed.insert(id, home.to_buf());
         }
-        self.engine.adopt_entry(self.recorder, home, &self.staging, staged)
+        self.engine.adopt_entry(self.recorder, home, &self.staging, staged).map(drop)
     }
 
     /// Removes what is below the restored paths, or stepped aside, and was not there.

@@ -4,10 +4,9 @@
 //! what they remove is gone. They must therefore remove only what the step itself made, and set
 //! everything else aside.
 
-use super::invert::Found;
 use crate::capture::{InodeState, InodeTable};
 use crate::error::{Result, UndoError};
-use crate::host::Stamp;
+use crate::host::{Found, Stamp};
 use crate::store::{JournalReader, Record, StepDir};
 
 type Moment = (i64, u32);

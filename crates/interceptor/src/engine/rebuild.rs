@@ -6,12 +6,11 @@ use std::sync::Arc;
 use codeagent_common::RelPathBuf;
 
 use super::UndoEngine;
-use super::invert::Found;
 use super::past::{Base, Past};
 use super::state::State;
 use crate::error::{Result, UndoError};
 use crate::fold::{NodeId, RecordAt};
-use crate::host::{CopiedLinks, Dir, Entry, FileId, Meta, MetaScope, copy_linked};
+use crate::host::{CopiedLinks, Dir, Entry, FileId, Found, Meta, MetaScope, copy_linked};
 
 pub(super) struct Rebuild<'a> {
     engine: &'a UndoEngine,

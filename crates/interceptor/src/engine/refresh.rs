@@ -191,6 +191,7 @@ fn has_orphans(dir: &StepDir, journal: &JournalReader) -> std::io::Result<bool> 
     for (_, record) in journal.records() {
         match record? {
             Record::Take { object, .. }
+            | Record::Swap { object, .. }
             | Record::Preimage { content: Some(Content::Clone { object, .. }), .. } => {
                 named.insert(object.to_string().into_bytes());
             }

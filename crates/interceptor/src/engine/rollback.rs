@@ -12,7 +12,8 @@ use codeagent_common::{
 use serde::{Deserialize, Serialize};
 
 use super::UndoEngine;
-use super::invert::{Inversion, Inverted, Treatment};
+use super::continuity::Seen;
+use super::invert::{Inversion, Inverted, Outrun, Treatment};
 use super::state::{ClosedEntry, Interrupted, State};
 use crate::capture::Recorder;
 use crate::conflict::{Conflict, ConflictKind};
@@ -50,19 +51,20 @@ impl RollbackOptions {
 }
 
 /// How often an undo begins anew because of what somebody else does in the same place meanwhile.
-const MOST_ATTEMPTS: u32 = 100;
+const MOST_ATTEMPTS: u32 = 20;
 
-/// Somebody may take a place between a look at it and the moment in which something is to come there.
-/// Nothing has been done then, and another look finds what he did.
-fn unless_outrun<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+/// Somebody may do something between the look for conflicts and the moment in which it matters. What
+/// was done until then is taken back, and another look finds what he did. The last attempt leaves what
+/// is his.
+fn unless_outrun<T>(mut attempt: impl FnMut(Outrun) -> Result<T>) -> Result<T> {
     for _ in 1..MOST_ATTEMPTS {
-        match attempt() {
+        match attempt(Outrun::BeginsAnew) {
             Err(error)
                 if error.errno() == libc::EEXIST && !matches!(error, UndoError::Partly { .. }) => {}
             outcome => return outcome,
         }
     }
-    attempt()
+    attempt(Outrun::Leaves)
 }
 
 /// What an undo or redo did.
@@ -110,7 +112,7 @@ impl UndoEngine {
             state.step(expected)?; // if it is not there, that is why
             return Err(UndoError::NotNewest(expected));
         }
-        unless_outrun(|| self.undo_newest(state, count, options))
+        unless_outrun(|outrun| self.undo_newest(state, count, options, outrun))
     }
 
     /// While no step is open.
@@ -119,11 +121,14 @@ impl UndoEngine {
         state: &mut State,
         count: usize,
         options: RollbackOptions,
+        outrun: Outrun,
     ) -> Result<RollbackReport> {
         let steps = self.newest(state, count)?;
         let _read_once = journals(&steps)?;
-        let conflicts = self.obstacles(state, &steps)?;
+        let (conflicts, seen) = self.obstacles(state, &steps)?;
         let mut treatment = self.treatment(&conflicts, options)?;
+        treatment.outrun = outrun;
+        treatment.seen = Some(Arc::new(seen));
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
         report.crossed = self.barriers_over(state, &steps);
         let skipped = match options.on_conflict {
@@ -135,7 +140,7 @@ impl UndoEngine {
             let undo = |state: &mut State| self.undo_one(state, step, treatment.clone(), &skipped);
             match self.with_reserve(state, undo) {
                 Ok(inverted) => {
-                    treatment.skip.clone_from(&inverted.skip);
+                    treatment.has_begun(&inverted);
                     report.add(step.info.id, inverted);
                 }
                 Err(error) => return Err(error.after(&report.steps)),
@@ -153,7 +158,7 @@ impl UndoEngine {
         if let Some(step) = state.begun() {
             return Err(step.in_the_way());
         }
-        unless_outrun(|| self.redo_newest(state, count, options))
+        unless_outrun(|outrun| self.redo_newest(state, count, options, outrun))
     }
 
     fn redo_newest(
@@ -161,6 +166,7 @@ impl UndoEngine {
         state: &mut State,
         count: usize,
         options: RollbackOptions,
+        outrun: Outrun,
     ) -> Result<RollbackReport> {
         let entries: Vec<ClosedEntry> =
             state.redo.lock().iter().rev().take(count).cloned().collect();
@@ -174,8 +180,10 @@ impl UndoEngine {
             }
         }
         let _read_once = journals(&entries)?;
-        let conflicts = self.obstacles(state, &entries)?;
+        let (conflicts, seen) = self.obstacles(state, &entries)?;
         let mut treatment = self.treatment(&conflicts, options)?;
+        treatment.outrun = outrun;
+        treatment.seen = Some(Arc::new(seen));
         let is_incomplete = options.on_conflict == OnConflict::Skip && !conflicts.is_empty();
         let skipped = Skipped { kept: None, is_incomplete };
         let mut report = RollbackReport { conflicts, ..RollbackReport::default() };
@@ -183,7 +191,7 @@ impl UndoEngine {
             let redo = |state: &mut State| self.redo_one(state, entry, treatment.clone(), &skipped);
             match self.with_reserve(state, redo) {
                 Ok(inverted) => {
-                    treatment.skip.clone_from(&inverted.skip);
+                    treatment.has_begun(&inverted);
                     report.add(entry.info.id, inverted);
                 }
                 Err(error) => return Err(error.after(&report.steps)),
@@ -211,17 +219,21 @@ impl UndoEngine {
     }
 
     /// What undoing or redoing `steps` (newest first) would have to overwrite, or to bring back as
-    /// others have made it. An error if it cannot be done at all.
-    pub(super) fn obstacles(&self, state: &State, steps: &[ClosedEntry]) -> Result<Vec<Conflict>> {
+    /// others have made it; and what there is. An error if it cannot be done at all.
+    pub(super) fn obstacles(
+        &self,
+        state: &State,
+        steps: &[ClosedEntry],
+    ) -> Result<(Vec<Conflict>, Seen)> {
         let written_since = check_all_complete(steps)?;
-        let mut found = self.conflicts(state, steps)?;
+        let (mut found, seen) = self.conflicts(state, steps)?;
         if !written_since.is_empty() {
             let paths: HashSet<_> = written_since.iter().map(|conflict| &conflict.path).collect();
             found.retain(|conflict| !paths.contains(&conflict.path));
             found.extend(written_since);
             found.sort_by(|a, b| a.path.cmp(&b.path));
         }
-        Ok(found)
+        Ok((found, seen))
     }
 
     fn treatment(&self, conflicts: &[Conflict], options: RollbackOptions) -> Result<Treatment> {
@@ -303,7 +315,7 @@ impl UndoEngine {
         let mut entry = ClosedEntry::new(done.info, done.sequence, done.dir);
         entry.counting = self.count_below(&entry.dir, done.directories);
         state.redo.lock().push(entry);
-        self.drop_inverted(step, skipped);
+        self.drop_inverted(step, skipped, &done.inverted);
         // A barrier that stays by accident goes with the next undo, or at the next start.
         let lifted = state.barriers.lift(|barrier| barrier.after_sequence >= step.sequence);
         self.warn("writing the barriers", lifted);
@@ -322,14 +334,14 @@ impl UndoEngine {
         let mut step = ClosedEntry::new(done.info, done.sequence, done.dir);
         step.counting = self.count_below(&step.dir, done.directories);
         state.history.push(step);
-        self.drop_inverted(entry, skipped);
+        self.drop_inverted(entry, skipped, &done.inverted);
         Ok(done.inverted)
     }
 
     /// The journal that was inverted is spent, unless something of it is nowhere else. If it cannot
     /// be dropped now, the next undo or the next start does it.
-    fn drop_inverted(&self, entry: &ClosedEntry, skipped: &Skipped) {
-        if skipped.is_incomplete {
+    fn drop_inverted(&self, entry: &ClosedEntry, skipped: &Skipped, inverted: &Inverted) {
+        if skipped.is_incomplete || inverted.was_outrun {
             let kept = self.keep_aside(&entry.dir, entry.sequence, entry.info.id);
             return self.warn("keeping what was skipped", kept);
         }

@@ -16,6 +16,7 @@ use codeagent_common::{StepId, StepInfo, StepKind};
 use serde::{Deserialize, Serialize};
 
 use super::invert::Inverted;
+use super::invert::Outrun;
 use super::recovery::RecoveryReport;
 use super::state::{OpenStep, State};
 use super::steps::ClosedStep;
@@ -149,7 +150,7 @@ impl UndoEngine {
             return self.take_back_for_good(&mut state, |_, _| Ok(()));
         }
         if let ClosedStep::Recorded { .. } = self.finish(&mut state)? {
-            self.undo_newest(&mut state, 1, RollbackOptions::force())?;
+            self.undo_newest(&mut state, 1, RollbackOptions::force(), Outrun::Leaves)?;
         }
         Ok(id)
     }

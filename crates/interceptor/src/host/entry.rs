@@ -21,6 +21,13 @@ pub(crate) struct Entry<'a> {
     owned: bool,
 }
 
+/// An entry, and what was there when somebody looked.
+pub(crate) struct Found<'a> {
+    pub(crate) entry: Entry<'a>,
+    pub(crate) id: FileId,
+    pub(crate) stamp: Stamp,
+}
+
 impl<'a> Entry<'a> {
     pub(super) fn new(dir: Arc<Dir>, name: Cow<'a, [u8]>) -> Self {
         Self { dir, name, owned: false }

@@ -20,7 +20,7 @@ pub(crate) use content::{
     clone_file, copy_range, data_segments, punch, read_exact_at, write_all_at,
 };
 pub(crate) use copy::{CopiedLinks, copy_entry, copy_linked};
-pub(crate) use entry::Entry;
+pub(crate) use entry::{Entry, Found};
 pub(crate) use lend::Lender;
 pub(crate) use metadata::{Meta, MetaScope};
 pub(crate) use overlay::OverlayMarks;

@@ -117,6 +117,15 @@ pub(crate) enum Record<'a> {
         /// The name it has, and what was there before; `None` for a file that had no name yet.
         existing: Option<(RelPath<'a>, Stamp)>,
     },
+    /// In one moment: `Take` and `Put`.
+    Swap {
+        path: RelPath<'a>,
+        object: u32,
+        taken: Stamp,
+        /// Where what is placed was. It becomes the object first, and then changes places.
+        from: ObjectRef,
+        placed: Stamp,
+    },
 }
 
 impl<'a> Record<'a> {
@@ -129,6 +138,7 @@ impl<'a> Record<'a> {
             Self::Create { path, .. }
             | Self::Mkdir { path }
             | Self::Put { path, .. }
+            | Self::Swap { path, .. }
             | Self::Link { path, .. }
             | Self::Rename { to: path, .. } => Some(*path),
             _ => None,

@@ -194,7 +194,18 @@ pub(crate) fn all() -> Vec<Scenario> {
             }),
             ..step("restore what changed places", &[])
         },
-        Scenario { act: Act::Engine(adopt), ..step("adopt", &[]) },
+        step("adopt", ADOPT),
+        Scenario {
+            history: &[BEFORE, ADOPT],
+            act: Act::Engine(|engine, _| engine.rollback(1, RollbackOptions::default()).map(drop)),
+            ..step("undo what was adopted", &[])
+        },
+        Scenario {
+            history: &[BEFORE, ADOPT],
+            undone: 1,
+            act: Act::Engine(|engine, _| engine.redo(1, RollbackOptions::default()).map(drop)),
+            ..step("redo what was adopted", &[])
+        },
         Scenario {
             act: Act::Engine(|engine, root| {
                 engine.open_step(StepRequest::command("aborted"))?;
@@ -253,30 +264,34 @@ pub(crate) fn locked() -> Vec<Scenario> {
             act: Act::Engine(|engine, _| engine.redo(1, RollbackOptions::default()).map(drop)),
             ..step("redo in locked directories", &[])
         },
-        Scenario { history: &[LOCK], act: Act::Engine(adopt), ..step("adopt locked", &[]) },
+        Scenario { history: &[LOCK], ..step("adopt locked", ADOPT) },
     ]
 }
 
-/// A staged directory replaces one, a staged file comes, another directory goes.
-fn adopt(engine: &UndoEngine, root: &Path) -> Result<()> {
-    let staging = root.parent().unwrap_or(root).join("staging");
+/// A staged directory replaces one, staged entries replace files, another directory goes.
+const ADOPT: &[Op] = &[|fs| {
+    let staging = fs.full_path("../staging");
     let _ = std::fs::remove_dir_all(&staging);
-    std::fs::create_dir_all(staging.join("sub/deep")).unwrap();
-    std::fs::write(staging.join("sub/deep/file"), b"staged").unwrap();
-    std::fs::write(staging.join("file"), b"staged file").unwrap();
-    let path = |bytes: &str| RelPathBuf::new(bytes.as_bytes().to_vec());
-    engine.open_step(StepRequest::command("adopt"))?;
-    engine.adopt(
-        &staging,
-        &[
-            StagedChange::Remove { path: path("d")? },
-            StagedChange::Place { path: path("src")?, staged: path("sub")? },
-            StagedChange::Place { path: path("small.txt")?, staged: path("file")? },
-            StagedChange::Attributes { path: path("empty")?, staged: path("")? },
-        ],
-    )?;
-    engine.close_step(Some(0)).map(drop)
-}
+    std::fs::create_dir_all(staging.join("sub/deep"))?;
+    std::fs::write(staging.join("sub/deep/file"), b"staged")?;
+    std::fs::write(staging.join("file"), b"staged file")?;
+    std::os::unix::fs::symlink("target", staging.join("link"))?;
+    let path = |bytes: &str| RelPathBuf::new(bytes.as_bytes().to_vec()).unwrap();
+    let place =
+        |at: &str, staged: &str| StagedChange::Place { path: path(at), staged: path(staged) };
+    let changes = [
+        StagedChange::Remove { path: path("d") },
+        place("src", "sub"),
+        place("small.txt", "file"),
+        place("medium.txt", "link"),
+        StagedChange::Attributes { path: path("empty"), staged: path("") },
+    ];
+    match fs.engine().adopt(&staging, &changes) {
+        Ok(_) => Ok(()),
+        Err(UndoError::Io { source, .. }) => Err(source),
+        Err(error) => Err(io::Error::from_raw_os_error(error.errno())),
+    }
+}];
 
 impl Scenario {
     pub(crate) fn config(&self, working: &Path, undo: &Path) -> EngineConfig {

@@ -111,7 +111,7 @@ impl UndoEngine {
                 drop((dir, names));
                 Ok(Permit::performed_by_engine(gate))
             }
-            Removal::Recorded(_) => {
+            Removal::Recorded => {
                 let after = After { forgotten, ..After::default() };
                 Ok(Permit::new(self, gate, names, [Some(dir), None], after))
             }

@@ -1,13 +1,15 @@
 //! What the journal's mutations took away comes back.
 
+use std::io;
+
 use codeagent_common::{RelPath, RelPathBuf};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::{Found, Inversion, put_region};
+use super::{Inversion, put_region};
 use crate::capture::Recorder;
 use crate::error::{Result, UndoError};
-use crate::host::{Entry, FileId, Meta, Stamp, walk};
+use crate::host::{Entry, FileId, Found, Meta, Stamp, walk};
 use crate::store::{Body, ObjectRef, Owner, Record, Remade};
 
 impl Inversion<'_> {
@@ -35,13 +37,25 @@ impl Inversion<'_> {
         let Some(found) = found else {
             return Ok(Some(self.workspace.tree.owned_entry(path).map_err(UndoError::host)?));
         };
-        if self.treatment.force && self.recorder.is_some() {
-            self.workspace.tree.forget_dirs();
-            self.remove(path, &found)?;
-            return Ok(Some(found.entry));
+        if !self.treatment.force || self.recorder.is_none() {
+            return self.outrun(path).map(|()| None);
         }
-        self.leave(path);
-        Ok(None)
+        self.workspace.tree.forget_dirs();
+        self.remove(path, &found)?;
+        Ok(Some(found.entry))
+    }
+
+    /// What `record` speaks of. If the host refuses it, it has not happened.
+    pub(super) fn happen<T>(
+        &self,
+        record: Option<u64>,
+        mutate: impl FnOnce() -> io::Result<T>,
+    ) -> Result<T> {
+        self.mutation()?;
+        mutate().map_err(|error| {
+            self.recorder.inspect(|recorder| recorder.cancel(record));
+            UndoError::host(error)
+        })
     }
 
     /// Directories that somebody else removed are made again for what belongs into them.
@@ -60,9 +74,8 @@ impl Inversion<'_> {
             return Ok(false);
         }
         let entry = self.workspace.tree.owned_entry(path).map_err(UndoError::host)?;
-        self.note(&[(entry.dir_handle(), parent)], Record::Mkdir { path })?;
-        self.mutation()?;
-        entry.mkdir().map_err(UndoError::host)?;
+        let record = self.note(&[(entry.dir_handle(), parent)], Record::Mkdir { path })?;
+        self.happen(record, || entry.mkdir())?;
         self.mark_made(&entry)?;
         Ok(true)
     }
@@ -88,9 +101,8 @@ impl Inversion<'_> {
             return Ok(());
         };
         let parent = path.parent().unwrap_or(RelPath::ROOT);
-        self.note(&[(entry.dir_handle(), parent)], Record::Mkdir { path })?;
-        self.mutation()?;
-        entry.mkdir().map_err(UndoError::host)?;
+        let record = self.note(&[(entry.dir_handle(), parent)], Record::Mkdir { path })?;
+        self.happen(record, || entry.mkdir())?;
         self.mark_made(&entry)?;
         self.remember_remade(meta.stamp.inode, &entry, path)?;
         meta.apply(&entry).map_err(UndoError::host)?;
@@ -146,9 +158,9 @@ impl Inversion<'_> {
         };
         let parent = path.parent().unwrap_or(RelPath::ROOT);
         let from = ObjectRef { owner: Owner::Sequence(self.sequence), number };
-        self.note(&[(entry.dir_handle(), parent)], Record::Put { path, from, stamp: *stamp })?;
-        self.mutation()?;
-        object.rename_to(&entry).map_err(UndoError::host)?;
+        let put = Record::Put { path, from, stamp: *stamp };
+        let record = self.note(&[(entry.dir_handle(), parent)], put)?;
+        self.happen(record, || object.rename_to(&entry))?;
         self.workspace.moved.remove(id, from);
         self.report.restored += 1;
         Ok(())
@@ -179,26 +191,24 @@ impl Inversion<'_> {
         let other = if meta.stamp.links > 1 { self.other_name(&meta.stamp)? } else { None };
         if let Some((existing, other, stamp)) = other {
             let existing = Some((existing.as_path(), stamp));
-            self.note(&dirs, Record::Link { path, existing })?;
-            self.mutation()?;
-            other.link_to(&entry).map_err(UndoError::host)?;
+            let record = self.note(&dirs, Record::Link { path, existing })?;
+            self.happen(record, || other.link_to(&entry))?;
             self.report.restored += 1;
             return Ok(());
         }
         let settled = self.recorder.map_or(0, |recorder| recorder.journal().extent().0);
-        self.note(&dirs, Record::Create { path, kind: meta.stamp.kind(), settled })?;
-        self.mutation()?;
+        let record = self.note(&dirs, Record::Create { path, kind: meta.stamp.kind(), settled })?;
         match body {
             Body::File(region) => {
-                let file = entry.create_file().map_err(UndoError::host)?;
+                let file = self.happen(record, || entry.create_file())?;
                 self.mark_made(&entry)?;
                 file.set_len(meta.stamp.size).map_err(UndoError::host)?;
                 put_region(&self.pack, &file, region)?;
             }
-            Body::Symlink(target) => entry.symlink(target).map_err(UndoError::host)?,
-            Body::Special => entry
-                .mknod(FileType::from_raw_mode(meta.stamp.mode), meta.stamp.rdev)
-                .map_err(UndoError::host)?,
+            Body::Symlink(target) => self.happen(record, || entry.symlink(target))?,
+            Body::Special => self.happen(record, || {
+                entry.mknod(FileType::from_raw_mode(meta.stamp.mode), meta.stamp.rdev)
+            })?,
         }
         self.mark_made(&entry)?;
         meta.apply(&entry).map_err(UndoError::host)?;

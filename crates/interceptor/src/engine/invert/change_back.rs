@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::{Found, Inversion};
+use super::Inversion;
 use crate::capture::{Recorder, Span, Wanted, Workspace};
 use crate::error::{Result, UndoError};
-use crate::host::{Dir, Meta, clone_file, copy_range, punch, write_all_at};
+use crate::host::{Dir, Found, Meta, Stamp, clone_file, copy_range, punch, write_all_at};
 use crate::store::{At, Content, PackReader, Region};
 
 impl Inversion<'_> {
@@ -38,6 +38,15 @@ impl Inversion<'_> {
             return Ok(());
         }
         if let At::Path(path) = at {
+            let found = Found { entry: entry.clone(), id, stamp };
+            let is_another = self.is_another(meta, &stamp);
+            if !self.treatment.force && (is_another || self.is_news(&found)) {
+                return self.outrun(path);
+            }
+            if is_another && content.is_some_and(Content::is_partial) {
+                self.leave(path); // the rest went with the file that somebody else has replaced
+                return Ok(());
+            }
             if self.treatment.skip_files.contains(&id) {
                 self.leave(path); // by another of its names
                 return Ok(());
@@ -46,6 +55,7 @@ impl Inversion<'_> {
                 self.leave(path); // what somebody else wrote in other places stays
             }
         }
+        let recorded = self.recorder.map(|recorder| recorder.journal().extent().0);
         if let Some(recorder) = self.recorder {
             let found = Found { entry: entry.clone(), id, stamp };
             capture_current(self.workspace, recorder, at, &found, content, meta)?;
@@ -53,6 +63,15 @@ impl Inversion<'_> {
         self.mutation()?;
         if let Some(content) = content {
             let file = entry.open_write().map_err(UndoError::host)?;
+            let (_, opened) = Stamp::of(&file).map_err(UndoError::host)?;
+            if let At::Path(path) = at
+                && !stamp.describes_object(&opened)
+            {
+                if let (Some(recorder), Some(first)) = (self.recorder, recorded) {
+                    recorder.cancel(first..recorder.journal().extent().0);
+                }
+                return self.outrun(path);
+            }
             put_content(&self.pack, &self.objects, &file, content)?;
             drop(file);
             // Writing moved the time; if this preimage does not set it, an earlier one will.
@@ -66,6 +85,15 @@ impl Inversion<'_> {
         }
         self.report.restored += 1;
         Ok(())
+    }
+
+    /// Whether it is not the file that the record speaks of: somebody has replaced that.
+    fn is_another(&self, meta: Option<&Meta>, found: &Stamp) -> bool {
+        let former = meta.filter(|_| !found.is_dir());
+        former.is_some_and(|meta| {
+            let (inode, _) = self.workspace.remade.current(meta.stamp.inode, self.sequence);
+            inode != found.inode
+        })
     }
 }
 
@@ -87,7 +115,7 @@ pub(in crate::engine) fn capture_current(
         }
         return Ok(());
     }
-    let mut wanted = vec![Wanted::Attributes];
+    let mut wanted = Vec::new();
     match content {
         Some(Content::Ranges { length, regions }) => {
             let spans = regions.iter().map(|region| Span { start: region.start, end: region.end });
@@ -98,6 +126,8 @@ pub(in crate::engine) fn capture_current(
         Some(Content::Clone { .. }) => wanted.push(Wanted::Content(Span::ALL)),
         None => {}
     }
+    // What is captured first says which file it is.
+    wanted.push(Wanted::Attributes);
     for wanted in wanted {
         let attributes_only = !stamp.is_file() && wanted != Wanted::Attributes;
         if attributes_only {

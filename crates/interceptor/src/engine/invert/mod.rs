@@ -8,20 +8,23 @@ mod bring_back;
 mod change_back;
 mod remove;
 mod rename_back;
+mod swap_back;
 
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
 use codeagent_common::{RelPath, RelPathBuf, SymlinkPolicy};
+use rustix::io::Errno;
 
+use super::continuity::Seen;
 use super::cursor::Cursor;
 use super::provenance::{Provenance, Verdict};
 use super::state::ClosedEntry;
-use crate::capture::{Recorder, Workspace};
+use crate::capture::{InodeState, Recorder, Workspace};
 use crate::error::{Result, UndoError};
 use crate::fold::Marks;
-use crate::host::{Dir, Entry, FileId, Stamp};
+use crate::host::{Dir, Entry, FileId, Found, Stamp};
 use crate::probe::Point;
 use crate::store::{JournalReader, ObjectRef, Owner, PackReader, Record, StepDir};
 
@@ -41,6 +44,17 @@ pub(super) struct Inverted {
     pub(super) set_aside: Vec<RelPathBuf>,
     /// What was to be skipped, under the names it has now.
     pub(super) skip: Vec<RelPathBuf>,
+    /// Something was left that nobody had seen when it was looked for conflicts.
+    pub(super) was_outrun: bool,
+}
+
+/// What is done where somebody else has been quicker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Outrun {
+    /// Everything is taken back, and begins with another look.
+    BeginsAnew,
+    #[default]
+    Leaves,
 }
 
 /// How an inversion treats what it does not expect.
@@ -55,6 +69,17 @@ pub(super) struct Treatment {
     pub(super) force: bool,
     /// Files that somebody else has changed, and that are changed back all the same.
     pub(super) overridden: HashSet<FileId>,
+    pub(super) outrun: Outrun,
+    /// What was there at the last look, as long as nothing of it has been changed.
+    pub(super) seen: Option<Arc<Seen>>,
+}
+
+impl Treatment {
+    /// One of several journals has been inverted.
+    pub(super) fn has_begun(&mut self, inverted: &Inverted) {
+        self.skip.clone_from(&inverted.skip);
+        self.seen = None;
+    }
 }
 
 pub(super) struct Inversion<'a> {
@@ -181,6 +206,9 @@ impl<'a> Inversion<'a> {
                 Ok(if other { Verdict::Former } else { Verdict::Own })
             }),
             Record::Put { path, from, stamp } => self.take_back(index, *path, *from, stamp),
+            Record::Swap { path, object, taken, from, placed } => {
+                self.swap_back(index, *path, (*object, taken), (*from, placed))
+            }
             Record::Mkdir { path } => self.remove_dir(*path),
             Record::Rmdir { path, meta } => self.remake_dir(*path, meta),
             Record::Take { path, object, stamp, .. } => {
@@ -200,11 +228,11 @@ impl<'a> Inversion<'a> {
                 if self.leaves(stamp.is_symlink()) {
                     return Ok(());
                 }
-                self.rename_back(*from, *to)
+                self.rename_back(index, *from, *to, stamp)
             }
             Record::Exchange { a, b, stamp_a, stamp_b } => {
                 let known = marks.done.contains(&index) && self.resumed_at != Some(index);
-                self.exchange_back((*a, stamp_a), (*b, stamp_b), known)
+                self.exchange_back((*a, stamp_a), (*b, stamp_b), (index, known))
             }
             Record::Preimage { at, meta, content } => {
                 self.change_back(*at, meta.as_ref(), content.as_ref())
@@ -230,6 +258,37 @@ impl<'a> Inversion<'a> {
         if !self.report.left.iter().any(|left| left.as_path() == path) {
             self.report.left.push(path.to_buf());
         }
+    }
+
+    /// Somebody else's work is at a path, and was not when somebody looked for conflicts. Where there
+    /// is a way back, another look will find it.
+    fn outrun(&mut self, path: RelPath<'_>) -> Result<()> {
+        if self.recorder.is_some() && self.treatment.outrun == Outrun::BeginsAnew {
+            return Err(UndoError::host(Errno::EXIST.into()));
+        }
+        self.report.was_outrun = true;
+        self.leave(path);
+        Ok(())
+    }
+
+    /// Whether somebody has made it, or changed it, since the last look.
+    fn is_news(&self, found: &Found<'_>) -> bool {
+        let (Some(recorder), Some(seen)) = (self.recorder, &self.treatment.seen) else {
+            return false;
+        };
+        if self.treatment.force || found.stamp.is_dir() {
+            return false;
+        }
+        let is = |ask: fn(&InodeState) -> bool| recorder.inodes.check(found.id, ask);
+        !is(InodeState::is_created)
+            && seen.is_outdated_by(&found.stamp, !is(InodeState::has_attributes))
+    }
+
+    /// What was taken is not what was there a moment before.
+    fn is_other(&self, taken: &Stamp, found: &Found<'_>) -> bool {
+        self.treatment.outrun == Outrun::BeginsAnew
+            && !self.treatment.force
+            && !found.stamp.describes_object(taken)
     }
 
     fn holds_skipped(&self, path: RelPath<'_>) -> bool {
@@ -270,12 +329,6 @@ impl<'a> Inversion<'a> {
         let objects = dir.objects().map_err(UndoError::io("opening the objects of a step"))?;
         Ok(Some(objects.entry(name)))
     }
-}
-
-pub(super) struct Found<'a> {
-    pub(super) entry: Entry<'a>,
-    pub(super) id: FileId,
-    pub(super) stamp: Stamp,
 }
 
 fn is_mark(record: &Record<'_>) -> bool {

@@ -3,11 +3,11 @@
 use codeagent_common::RelPath;
 use rustix::io::Errno;
 
-use super::{Found, Inversion};
+use super::Inversion;
 use crate::capture::{Recorder, Removal, Workspace};
 use crate::engine::provenance::{Provenance, Verdict};
 use crate::error::{Result, UndoError};
-use crate::host::{Stamp, copy_entry, remove_all};
+use crate::host::{Found, Stamp, copy_entry, remove_all};
 use crate::probe::Point;
 use crate::store::ObjectRef;
 
@@ -28,6 +28,9 @@ impl Inversion<'_> {
         if found.stamp.is_dir() && !self.treatment.force {
             self.leave(path); // somebody put a directory where the file was
             return Ok(());
+        }
+        if self.is_news(&found) {
+            return self.outrun(path);
         }
         if let Some(provenance) = self.provenance {
             match judge(provenance, &found)? {
@@ -71,9 +74,12 @@ impl Inversion<'_> {
             if stamp.is_dir() {
                 return remove_dir_recorded(self.workspace, recorder, path, found);
             }
-            let removal = recorder.remove(self.workspace, path, entry, *id, *stamp)?;
-            if let Removal::Done(_) = removal {
-                return Ok(());
+            match recorder.remove(self.workspace, path, entry, *id, *stamp)? {
+                Removal::Done(taken) if self.is_other(&taken.stamp, found) => {
+                    return self.outrun(path);
+                }
+                Removal::Done(_) => return Ok(()),
+                Removal::Recorded => {}
             }
             recorder.inodes.forget(*id);
         }
@@ -102,6 +108,9 @@ impl Inversion<'_> {
             if found.stamp.is_dir() && self.holds_skipped(path) {
                 self.leave(path);
                 return Ok(());
+            }
+            if self.is_news(&found) {
+                return self.outrun(path);
             }
             self.remove(path, &found)?;
             self.emptied = Some(path.to_buf());
@@ -192,7 +201,7 @@ pub(in crate::engine) fn remove_dir_recorded(
             continue;
         }
         let removal = recorder.remove(workspace, below.as_path(), &child, id, stamp)?;
-        if let Removal::Recorded(_) = removal {
+        if let Removal::Recorded = removal {
             workspace.store.probe.reach(Point::HostMutation).map_err(UndoError::host)?;
             child.unlink().map_err(UndoError::host)?;
             recorder.inodes.forget(id);

@@ -3,12 +3,18 @@
 use codeagent_common::{RelPath, RelPathBuf};
 
 use super::Inversion;
-use crate::error::{Result, UndoError};
+use crate::error::Result;
 use crate::host::Stamp;
 use crate::store::Record;
 
 impl Inversion<'_> {
-    pub(super) fn rename_back(&mut self, from: RelPath<'_>, to: RelPath<'_>) -> Result<()> {
+    pub(super) fn rename_back(
+        &mut self,
+        index: u64,
+        from: RelPath<'_>,
+        to: RelPath<'_>,
+        stamp: &Stamp,
+    ) -> Result<()> {
         if self.skips(to) {
             // What should go back stays; its old name stays as it is, too.
             self.treatment.skip.push(from.to_buf());
@@ -17,8 +23,18 @@ impl Inversion<'_> {
         let Some(found) = self.find(to)? else {
             return Ok(());
         };
-        if self.recorder.is_none() && self.find(from)?.is_some() {
+        if self.recorder.is_none()
+            && let Some(other) = self.find(from)?
+        {
+            let (inode, _) = self.workspace.remade.current(stamp.inode, self.sequence);
+            if found.stamp.inode == inode && other.stamp.inode != inode {
+                // It happened, and somebody has made another one since.
+                return self.set_aside(index, to, &found);
+            }
             return Ok(()); // never happened
+        }
+        if self.is_news(&found) {
+            return self.outrun(to);
         }
         let Some(entry) = self.free_place(from)? else {
             return Ok(());
@@ -26,9 +42,9 @@ impl Inversion<'_> {
         let (to_parent, from_parent) =
             (to.parent().unwrap_or(RelPath::ROOT), from.parent().unwrap_or(RelPath::ROOT));
         let dirs = [(found.entry.dir_handle(), to_parent), (entry.dir_handle(), from_parent)];
-        self.note(&dirs, Record::Rename { from: to, to: from, stamp: found.stamp })?;
-        self.mutation()?;
-        found.entry.rename_to(&entry).map_err(UndoError::host)?;
+        let rename = Record::Rename { from: to, to: from, stamp: found.stamp };
+        let record = self.note(&dirs, rename)?;
+        self.happen(record, || found.entry.rename_to(&entry))?;
         if found.stamp.is_dir() {
             self.workspace.tree.forget_dirs();
             for skipped in &mut self.treatment.skip {
@@ -43,7 +59,7 @@ impl Inversion<'_> {
         &mut self,
         (a, stamp_a): (RelPath<'_>, &Stamp),
         (b, stamp_b): (RelPath<'_>, &Stamp),
-        known: bool,
+        (index, known): (u64, bool),
     ) -> Result<()> {
         if self.skips(a) || self.skips(b) {
             self.treatment.skip.extend([a.to_buf(), b.to_buf()]);
@@ -56,10 +72,10 @@ impl Inversion<'_> {
             // The other one was made by the step, and dropped again. (Taken up after an
             // interruption, this may have been done already: then the inode tells.)
             (Some(found), None) if known || found.stamp.inode == was_at_b => {
-                return self.rename_back(b, a);
+                return self.rename_back(index, b, a, stamp_b);
             }
             (None, Some(found)) if known || found.stamp.inode == was_at_a => {
-                return self.rename_back(a, b);
+                return self.rename_back(index, a, b, stamp_a);
             }
             _ => return Ok(()),
         };
@@ -72,8 +88,7 @@ impl Inversion<'_> {
         ];
         let (stamp_a, stamp_b) = (at_a.stamp, at_b.stamp);
         let record = self.note(&dirs, Record::Exchange { a, b, stamp_a, stamp_b })?;
-        self.mutation()?;
-        at_a.entry.exchange_with(&at_b.entry).map_err(UndoError::host)?;
+        self.happen(record, || at_a.entry.exchange_with(&at_b.entry))?;
         if let (Some(recorder), Some(record)) = (self.recorder, record) {
             recorder.confirm(record);
         }
