@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::cgroup::Cgroup;
 use crate::link;
 use crate::report::{Confinement, Failed, Landlock, News};
-use crate::spec::Spec;
+use crate::spec::{Spec, Wanted};
 
 /// Tells the program that it is to become a sandbox.
 pub(crate) const ARGUMENT: &str = "--codeagent-namespace";
@@ -50,7 +50,9 @@ impl Sandbox {
         serve: impl FnOnce(Vec<OwnedFd>) -> Result<(), E>,
     ) -> Result<Self, E> {
         let (mut sandbox, control) = Self::spawn(spec).map_err(StartError::from)?;
-        link::send(&sandbox.setup, spec, &[control.as_fd()]).map_err(StartError::from)?;
+        let limits_are_shared = sandbox.limits_are_shared();
+        let wanted = Wanted { spec: spec.clone(), limits_are_shared };
+        link::send(&sandbox.setup, &wanted, &[control.as_fd()]).map_err(StartError::from)?;
         drop(control);
         let mut serve = Some(serve);
         loop {

@@ -11,6 +11,7 @@ mod ephemeral;
 mod executor;
 mod facts;
 mod inside;
+mod kernel;
 mod launch;
 mod link;
 mod raw;
@@ -42,6 +43,15 @@ pub fn has_second_wall() -> bool {
 /// Whether commands whose network is open are kept from abstract sockets of programs outside.
 pub fn keeps_sockets_out() -> bool {
     inside::keeps_sockets_out()
+}
+
+/// Whether the number of a command's processes is limited as these limits say. Root's are not where
+/// neither a cgroup nor the kernel counts them.
+pub fn limits_processes(limits: &Limits) -> bool {
+    limits.processes.is_none()
+        || !rustix::process::geteuid().is_root()
+        || kernel::this_one_counts_by_namespace()
+        || cgroup::delegated(std::path::Path::new("/")).is_ok()
 }
 
 /// Where commands find the proxy, with [`Network::Gateway`].

@@ -29,6 +29,14 @@ pub struct Spec {
     pub program: HostPath,
 }
 
+/// What the process that becomes the sandbox is sent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    pub(crate) spec: Spec,
+    /// A cgroup is around it already.
+    pub(crate) limits_are_shared: bool,
+}
+
 /// A working directory, which has the same path inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Folder {

@@ -89,6 +89,24 @@ fn limits_processes(session: &Session) -> bool {
     !is_root || ran.finished.limits_are_shared || highest <= PROCESSES
 }
 
+/// It is the host's, too, before Linux 6.14, and root may write to that.
+#[test]
+fn the_host_gives_its_processes_the_numbers_it_gave_them_before() {
+    let of_host = || std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap();
+    let before = of_host();
+    for view in VIEWS {
+        let session = with_limits(|limits| limits.processes = Some(PROCESSES)).seen(view);
+        let (_orders, taken) = channel();
+        let mut during = None;
+        let ran = session.run_watched(shell("echo alive; sleep 0.1"), taken, |_| {
+            during.get_or_insert_with(of_host);
+        });
+        assert_eq!(ran.unwrap().code(), Some(0), "{view:?}");
+        assert_eq!(during.as_ref(), Some(&before), "{view:?}");
+        assert_eq!(of_host(), before, "{view:?}");
+    }
+}
+
 #[test]
 fn a_fork_bomb_meets_its_limit_and_ends_when_it_is_cancelled() {
     set_off_a_bomb("a_fork_bomb_meets_its_limit_and_ends_when_it_is_cancelled");

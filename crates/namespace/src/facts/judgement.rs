@@ -6,6 +6,7 @@ use super::readings::{Device, Readings, Settings};
 use super::trials::{Landlock, Trial};
 use super::{Fact, FactId, Presence};
 use crate::cgroup::NoCgroup;
+use crate::kernel;
 
 /// From this version on, Landlock lets files be moved to other directories.
 const LANDLOCK_MOVES: i32 = 2;
@@ -88,7 +89,7 @@ fn namespace_capabilities(readings: &Readings) -> Fact {
 
 fn mount_api(readings: &Readings) -> Fact {
     let Readings { settings, trials, .. } = readings;
-    let is_old = kernel_version(&settings.kernel).is_some_and(|version| version < (5, 12));
+    let is_old = kernel::version(&settings.kernel).is_some_and(|version| version < (5, 12));
     let fix = match &trials.mount_api {
         Trial::Failed(_) if is_old => newer_kernel(settings),
         Trial::Failed(_) if settings.container.is_some() => Some(in_container("")),
@@ -276,7 +277,7 @@ fn cgroups(readings: &Readings) -> Fact {
         id: FactId::Cgroups,
         presence,
         seen,
-        lost: "Without a cgroup memory is limited for each process by itself, not for all processes of a command together.".into(),
+        lost: "Without a cgroup memory is limited for each process by itself, not for all processes of a command together; and before Linux 6.14 root may start any number of them.".into(),
         fix,
     }
 }
@@ -318,11 +319,6 @@ fn seen(trial: &Trial, works: &str) -> String {
         Trial::Failed(failed) => failed.to_string(),
         Trial::Untried => "not tried, because something before it failed".into(),
     }
-}
-
-fn kernel_version(release: &str) -> Option<(u32, u32)> {
-    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
 fn parent(path: &Path) -> &Path {

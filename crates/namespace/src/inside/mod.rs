@@ -32,7 +32,7 @@ use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 use crate::link;
 use crate::raw::{self, Forked};
 pub(crate) use crate::report::{Confinement, Context, Failed, News};
-use crate::spec::{Network, Spec};
+use crate::spec::{Network, Wanted};
 pub(crate) use confine::{has_second_wall, keeps_sockets_out};
 pub(crate) use trial::try_everything;
 
@@ -54,15 +54,15 @@ pub(crate) fn guard(setup: UnixStream) -> ExitCode {
 /// has left there for us to hold; nobody reads it.
 fn start(setup: &UnixStream) -> Result<(OwnedFd, UnixStream), Failed> {
     let context = "reading what the sandbox is to be";
-    let (spec, mut descriptors) = link::receive::<Spec>(setup).context(context)?;
+    let (wanted, mut descriptors) = link::receive::<Wanted>(setup).context(context)?;
     let control = descriptors.pop().ok_or_else(|| Failed::new(context, "no control channel"))?;
     let (theirs, ours) = UnixStream::pair().context("making a socket")?;
-    let forked = raw::fork_into(namespaces(&spec.network)).context("making namespaces");
+    let forked = raw::fork_into(namespaces(&wanted.spec.network)).context("making namespaces");
     match forked.map_err(none_left)? {
         Forked::Child => {
             drop(ours);
             let setup = setup.try_clone().context("taking over the socket");
-            std::process::exit(match setup.map(|setup| inhabit(&spec, &setup, control, theirs)) {
+            std::process::exit(match setup.map(|setup| inhabit(&wanted, &setup, control, theirs)) {
                 Ok(()) => 0,
                 Err(_) => 1,
             })
@@ -137,8 +137,8 @@ fn watch(setup: &UnixStream, child: &OwnedFd) {
 }
 
 /// Process 1.
-fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, guard: UnixStream) {
-    let news = match settle(spec, setup, guard) {
+fn inhabit(wanted: &Wanted, setup: &UnixStream, control: OwnedFd, guard: UnixStream) {
+    let news = match settle(wanted, setup, guard) {
         Ok(confinement) => News::Ready(confinement),
         Err(failed) => News::Failed(failed),
     };
@@ -150,7 +150,8 @@ fn inhabit(spec: &Spec, setup: &UnixStream, control: OwnedFd, guard: UnixStream)
     }
 }
 
-fn settle(spec: &Spec, setup: &UnixStream, guard: UnixStream) -> Result<Confinement, Failed> {
+fn settle(wanted: &Wanted, setup: &UnixStream, guard: UnixStream) -> Result<Confinement, Failed> {
+    let Wanted { spec, limits_are_shared } = wanted;
     (&guard).read_exact(&mut [0]).context("waiting for the user to be mapped")?;
     let context = "binding the sandbox to its guard";
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context(context)?;
@@ -173,7 +174,7 @@ fn settle(spec: &Spec, setup: &UnixStream, guard: UnixStream) -> Result<Confinem
     // Where it cannot be, commands end a little later.
     let _ = link::leave(&guard, &std::mem::take(&mut parts.held));
     let sockets_in_reach = parts.sockets_in_reach;
-    parts.enter(&spec.limits)?;
+    parts.enter(&spec.limits, *limits_are_shared)?;
     let context = "opening the gateway to the network";
     let gateway = match spec.network {
         Network::Gateway { .. } => Some(gateway::listen().context(context)?),

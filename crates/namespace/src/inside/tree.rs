@@ -16,6 +16,7 @@ use rustix::mount::{MountAttrFlags, MountPropagationFlags, UnmountFlags, mount_c
 
 use super::mounts::{Mount, freeze, open_dir};
 use super::{Context, Failed};
+use crate::kernel;
 use crate::spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec};
 
 /// Where the program that runs commands is.
@@ -131,13 +132,14 @@ pub(super) fn collect(spec: &Spec) -> Result<Parts<'_>, Failed> {
 
 impl Parts<'_> {
     /// Puts the parts together, and makes the result the root.
-    pub(super) fn enter(self, limits: &Limits) -> Result<(), Failed> {
+    pub(super) fn enter(self, limits: &Limits, limits_are_shared: bool) -> Result<(), Failed> {
         let tree = Tree::new()?;
         for entry in self.system {
             tree.add(entry)?;
         }
         tree.make_dev(self.devices_of_dev, limits.memory_bytes)?;
-        tree.make_proc(limits.processes)?;
+        // A cgroup counts better.
+        tree.make_proc(limits.processes.filter(|_| !limits_are_shared))?;
         tree.bind(PROGRAM.as_ref(), self.program)?;
         if let Some(gateway) = self.gateway {
             tree.bind(GATEWAY.as_ref(), gateway)?;
@@ -416,8 +418,11 @@ impl Tree {
     }
 
     /// Root's processes are limited by nothing else where there is no cgroup. Older kernels have
-    /// one such number for the whole machine, and do not let us change it.
+    /// one such number for the whole machine: it is not ours to change.
     fn limit_processes(&self, processes: u64) {
+        if !kernel::this_one_counts_by_namespace() {
+            return;
+        }
         let flags = OFlags::WRONLY | OFlags::CLOEXEC;
         let path = "proc/sys/kernel/pid_max";
         if let Ok(file) = rustix::fs::openat(&self.root, path, flags, Mode::empty()) {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use codeagent_namespace::{
-    Executor as Namespaces, Network, Policy, Surroundings, View, ViewChoice,
+    Executor as Namespaces, Limits, Network, Policy, Surroundings, View, ViewChoice,
 };
 
 use super::{Executor, Isolation, Ran, Work};
@@ -16,6 +16,7 @@ const LIVE_THREADS: usize = 4;
 pub struct NamespaceExecutor {
     namespaces: Namespaces,
     network_is_open: bool,
+    limits: Limits,
 }
 
 impl NamespaceExecutor {
@@ -23,6 +24,7 @@ impl NamespaceExecutor {
     /// [`run_if_asked`](crate::run_if_asked).
     pub fn new(policy: Policy, program: Option<PathBuf>) -> Result<Self> {
         let what = format!("cannot make a home for commands in {}", policy.state_dir.display());
+        let limits = policy.limits;
         let network_is_open = policy.network == Network::Open;
         let surroundings = Surroundings::new(policy).map_err(SandboxError::doing(what))?;
         let namespaces = match program {
@@ -30,7 +32,7 @@ impl NamespaceExecutor {
             None => Namespaces::new(surroundings)?,
         };
         let namespaces = namespaces.with_live_options(codeagent_mount::live_options(LIVE_THREADS));
-        Ok(Self { namespaces, network_is_open })
+        Ok(Self { namespaces, network_is_open, limits })
     }
 }
 
@@ -40,16 +42,25 @@ impl Executor for NamespaceExecutor {
     }
 
     fn weakness(&self) -> Option<String> {
-        let weakness = if !codeagent_namespace::has_second_wall() {
-            "only mounts keep commands from other files: this machine has no Landlock that could \
-             stand behind them (see `sandbox doctor`)"
+        let wall = if !codeagent_namespace::has_second_wall() {
+            Some(
+                "only mounts keep commands from other files: this machine has no Landlock that \
+                 could stand behind them (see `sandbox doctor`)",
+            )
         } else if self.network_is_open && !codeagent_namespace::keeps_sockets_out() {
-            "with the open network, commands can reach abstract sockets of programs outside: the \
-             kernel's Landlock is too old to keep them out (see `sandbox doctor`)"
+            Some(
+                "with the open network, commands can reach abstract sockets of programs outside: \
+                 the kernel's Landlock is too old to keep them out (see `sandbox doctor`)",
+            )
         } else {
-            return None;
+            None
         };
-        Some(weakness.into())
+        let processes = (!codeagent_namespace::limits_processes(&self.limits)).then_some(
+            "commands of root may start any number of processes: there is no cgroup of version 2 \
+             to count them, and the kernel is older than Linux 6.14 (see `sandbox doctor`)",
+        );
+        let weaknesses: Vec<_> = wall.into_iter().chain(processes).collect();
+        (!weaknesses.is_empty()).then(|| weaknesses.join("; "))
     }
 
     fn run(&self, work: Work<'_>) -> Result<Ran> {
