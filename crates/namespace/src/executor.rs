@@ -18,6 +18,7 @@ use crate::report::{Confinement, Failed};
 use crate::spec::{Folder, FolderView, HostPath, Spec};
 use crate::steps::Steps;
 use crate::surroundings::Surroundings;
+use crate::work_dirs::WorkDirs;
 
 /// A working directory of a session.
 #[derive(Debug, Clone, Copy)]
@@ -227,7 +228,7 @@ impl Executor {
         orders: Receiver<Order>,
         output: impl FnMut(Stream, &[u8]),
     ) -> Result<Finished, RunError> {
-        let Started { sandbox, steps, view } = started;
+        let Started { sandbox, work_dirs: _work_dirs, steps, view } = started;
         if view == View::Live {
             tell_git(&mut exec.env);
         }
@@ -293,13 +294,14 @@ impl Executor {
         mut steps: Steps<'w>,
         plan: Plan,
     ) -> Result<Started<'w>, RunError> {
-        let started = self.spec(folders, &steps, plan).and_then(|spec| {
-            Sandbox::start(&spec, |devices| {
+        let started = self.spec(folders, &steps, plan).and_then(|(spec, work_dirs)| {
+            let sandbox = Sandbox::start(&spec, |devices| {
                 steps.attach(devices, &self.live_options).map_err(RunError::from)
-            })
+            })?;
+            Ok((sandbox, work_dirs))
         });
         match started {
-            Ok(sandbox) => Ok(Started { sandbox, steps, view: plan.view }),
+            Ok((sandbox, work_dirs)) => Ok(Started { sandbox, work_dirs, steps, view: plan.view }),
             Err(error) => Err(error.but_kept(steps.abort_unbegun(folders))),
         }
     }
@@ -309,7 +311,7 @@ impl Executor {
         folders: &[WorkFolder<'_>],
         steps: &Steps<'_>,
         plan: Plan,
-    ) -> Result<Spec, RunError> {
+    ) -> Result<(Spec, WorkDirs), RunError> {
         let surroundings = &self.surroundings;
         let undo_dirs = || steps.undo_dirs().map(HostPath::from);
         let in_folder = |path: &PathBuf| {
@@ -324,19 +326,21 @@ impl Executor {
         });
         let with_view = folders.iter().zip(views);
         let with_view = with_view.map(|(folder, view)| Folder { path: folder.path.into(), view });
-        Ok(Spec {
+        let (home, work_dirs) = surroundings.home()?;
+        let spec = Spec {
             system: surroundings.system(),
             hidden: surroundings.hidden().into_iter().chain(undo_dirs()).collect(),
             folders: with_view.collect(),
             hidden_in_folders: hidden_in_folders.map(HostPath).chain(undo_dirs()).collect(),
-            home: surroundings.home()?,
+            home,
             tmp: surroundings.tmp().into(),
             empty: surroundings.empty().into(),
             network: surroundings.network().clone(),
             limits: surroundings.limits(),
             nested_namespaces: surroundings.nested_namespaces(),
             program: self.program.clone(),
-        })
+        };
+        Ok((spec, work_dirs))
     }
 
     /// What the command does not say about where and how it runs.
@@ -424,8 +428,9 @@ impl ViewChoice {
 }
 
 struct Started<'w> {
-    // Before the steps: nothing of the command may be left when they are dropped.
+    // Before the others: nothing of the command may be left when they are dropped.
     sandbox: Sandbox,
+    work_dirs: WorkDirs,
     steps: Steps<'w>,
     view: View,
 }

@@ -19,6 +19,7 @@ mod report;
 mod spec;
 mod steps;
 mod surroundings;
+mod work_dirs;
 
 use std::ffi::OsStr;
 use std::os::unix::net::UnixStream;

@@ -75,8 +75,10 @@ pub struct Home {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Toolchain {
     pub path: HostPath,
-    /// As with [`FolderView::Transactional`], but kept.
+    /// As with [`FolderView::Transactional`], but kept, and shared by commands that run at once.
     pub staging: HostPath,
+    /// In it, what is the kernel's: of this command alone.
+    pub work: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::GATEWAY_PORT;
 use crate::ephemeral::{self, Ephemeral};
 use crate::spec::{Home, HostPath, Limits, Network, Toolchain};
+use crate::work_dirs::{self, WorkDirs};
 
 /// The system, read-only.
 const SYSTEM: [&str; 13] = [
@@ -233,8 +234,9 @@ impl Surroundings {
             Keep::Persistent => persistent,
             Keep::Ephemeral => own_dir.clone(),
         };
-        // An overlay has one writer: who comes second gets layers of its own.
+        // Of the commands of one session: a session that comes second gets layers of its own.
         let toolchains = own_dir.join("toolchains");
+        work_dirs::remove_orphans(&toolchains);
         for dir in ["home", "tmp", "empty"] {
             make_dir(&state.join(dir))?;
         }
@@ -297,20 +299,22 @@ impl Surroundings {
         self.policy.hidden.iter().cloned().chain([self.policy.state_dir.clone()])
     }
 
-    /// The home as commands find it; layers for its toolchains are made as needed.
-    pub(crate) fn home(&self) -> io::Result<Home> {
+    /// The home as a command finds it; layers for its toolchains are made as needed. What goes with
+    /// the command comes back as well.
+    pub(crate) fn home(&self) -> io::Result<(Home, WorkDirs)> {
         let content = self.state.join("home");
-        let mut toolchains = Vec::new();
+        let (mut toolchains, mut work_dirs) = (Vec::new(), WorkDirs::new());
         for (name, path) in self.toolchain_dirs() {
             let staging = self.toolchains.join(name);
             make_dir(&staging)?;
             make_dir(&staging.join("up"))?;
-            make_dir(&staging.join("work"))?;
-            toolchains.push(Toolchain { path: path.into(), staging: staging.into() });
+            let work = work_dirs.make_in(&staging)?;
+            toolchains.push(Toolchain { path: path.into(), staging: staging.into(), work });
         }
         let readable = READABLE.iter().map(|path| self.home.join(path));
         let readable = readable.filter(|path| path.is_file()).map(HostPath::from).collect();
-        Ok(Home { path: self.home.clone().into(), content: content.into(), toolchains, readable })
+        let path = self.home.clone().into();
+        Ok((Home { path, content: content.into(), toolchains, readable }, work_dirs))
     }
 
     fn toolchain_dirs(&self) -> impl Iterator<Item = (OsString, PathBuf)> + '_ {

@@ -58,8 +58,8 @@ impl Mount {
     }
 
     /// Changes of the lower layers, the first being the highest, go to `staging/up`, wherever they
-    /// are.
-    pub(super) fn overlay(lower: &[&Path], staging: &Path) -> io::Result<Self> {
+    /// are; `work` is a directory of `staging` that nobody else has.
+    pub(super) fn overlay(lower: &[&Path], staging: &Path, work: &str) -> io::Result<Self> {
         // Names in options are cut at commas and colons, and may not be long; descriptors have none.
         let lower = lower.iter().map(|path| open_dir(path)).collect::<io::Result<Vec<_>>>()?;
         let staging = open_dir(staging)?;
@@ -70,7 +70,7 @@ impl Mount {
             ("source", "codeagent"),
             ("lowerdir", lower_names.as_str()),
             ("upperdir", &format!("{staging_name}/up")),
-            ("workdir", &format!("{staging_name}/work")),
+            ("workdir", &format!("{staging_name}/{work}")),
             ("userxattr", ""),
             // Some kernels do that unless told otherwise, and then let nobody else, as the command
             // after this one, have the same layers before this mount has gone.

@@ -202,7 +202,7 @@ fn home_mounts(home: &Home, held: &mut Vec<OwnedFd>) -> Result<Vec<(PathBuf, Mou
     mounts.push((home.path.0.clone(), content));
     for toolchain in &home.toolchains {
         let path = toolchain.path.as_path();
-        let overlay = Mount::overlay(&[path], toolchain.staging.as_path());
+        let overlay = Mount::overlay(&[path], toolchain.staging.as_path(), &toolchain.work);
         held.extend(overlay.iter().flat_map(Mount::hold));
         // Where no overlay can be had, tools can at least be used.
         let mount = overlay
@@ -241,7 +241,7 @@ fn transactional(
     held: &mut Vec<OwnedFd>,
 ) -> Result<Mount, Failed> {
     let path = folder.path.as_path();
-    let mount = Mount::overlay(&[path], staging.as_path())
+    let mount = Mount::overlay(&[path], staging.as_path(), "work")
         .context(format!("mounting an overlay over {}", path.display()))
         .map_err(|failed| Failed { view: true, ..failed })?;
     held.extend(mount.hold());

@@ -117,7 +117,8 @@ fn mount_proc() -> Result<(), Failed> {
 /// removed needs a whiteout and an extended attribute.
 fn use_overlay(folder: &Path, staging: &Path) -> Result<(), Failed> {
     let low = staging.join("low");
-    let overlay = Mount::overlay(&[&low, folder], staging).context("mounting an overlay")?;
+    let overlay =
+        Mount::overlay(&[&low, folder], staging, "work").context("mounting an overlay")?;
     unlinkat(&overlay, "file", AtFlags::empty()).context("removing a file in an overlay")?;
     mkdirat(&overlay, "file", Mode::RWXU).context("replacing a file in an overlay by a directory")
 }

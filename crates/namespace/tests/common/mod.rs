@@ -99,29 +99,43 @@ impl Session {
         orders: Receiver<Order>,
         mut on_output: impl FnMut(&[u8]),
     ) -> Result<Ran, RunError> {
-        let folder =
-            WorkFolder { path: self.workspace.working(), worker: Some(self.worker.client()) };
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        let finished = self.executor.run(
-            &[folder],
-            exec,
-            self.choice,
-            orders,
-            |stream, data| match stream {
-                Stream::Stdout => {
-                    stdout.extend_from_slice(data);
-                    on_output(&stdout);
-                }
-                Stream::Stderr => stderr.extend_from_slice(data),
-            },
-        )?;
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Ok(Ran { stdout: text(stdout), stderr: text(stderr), finished })
+        heard(&mut on_output, |hear| {
+            self.executor.run(&[self.folder()], exec, self.choice, orders, hear)
+        })
+    }
+
+    /// Others run beside it.
+    pub(crate) fn run_in_background(&self, exec: Exec) -> Result<Ran, RunError> {
+        let (_orders, taken) = channel();
+        heard(&mut |_| {}, |hear| {
+            self.executor.run_in_background(&[self.folder()], exec, taken, hear)
+        })
+    }
+
+    fn folder(&self) -> WorkFolder<'_> {
+        WorkFolder { path: self.workspace.working(), worker: Some(self.worker.client()) }
     }
 
     pub(crate) fn snapshot(&self) -> TreeSnapshot {
         self.workspace.snapshot()
     }
+}
+
+/// What a command that is run says.
+fn heard(
+    on_output: &mut dyn FnMut(&[u8]),
+    run: impl FnOnce(&mut dyn FnMut(Stream, &[u8])) -> Result<Finished, RunError>,
+) -> Result<Ran, RunError> {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let finished = run(&mut |stream, data| match stream {
+        Stream::Stdout => {
+            stdout.extend_from_slice(data);
+            on_output(&stdout);
+        }
+        Stream::Stderr => stderr.extend_from_slice(data),
+    })?;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok(Ran { stdout: text(stdout), stderr: text(stderr), finished })
 }
 
 pub(crate) fn start_worker(working: &Path, undo: &Path) -> WorkerProcess {
