@@ -20,6 +20,9 @@ use crate::steps::Steps;
 use crate::surroundings::Surroundings;
 use crate::work_dirs::WorkDirs;
 
+/// How long the guard of a command may take to end whose disk is full.
+const FULL_DISK_PATIENCE: Duration = Duration::from_secs(30);
+
 /// A working directory of a session.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkFolder<'a> {
@@ -123,6 +126,17 @@ impl RunError {
             Self::Denied { asked, .. } => format!("this was denied: {asked}"),
             Self::NotKept { reason, .. } => reason.to_string(),
             other => other.to_string(),
+        }
+    }
+
+    fn is_for_lack_of_room(&self) -> bool {
+        match self {
+            Self::NotKept { reason, .. } => matches!(
+                &**reason,
+                WorkerError::Failed(failure) if [libc::ENOSPC, libc::EDQUOT].contains(&failure.errno)
+            ),
+            Self::PartlyKept { reason, .. } => reason.is_for_lack_of_room(),
+            _ => false,
         }
     }
 
@@ -237,9 +251,9 @@ impl Executor {
         let confinement = sandbox.confinement();
         let limits_are_shared = sandbox.limits_are_shared();
         // Nothing of the command may be left when its changes are looked at, or given up.
-        let outcome = match (sandbox.end(), outcome) {
-            (Ok(()), Ok(outcome @ Outcome::Completed { .. })) => outcome,
-            (Ok(()), Ok(lost)) => {
+        let (outcome, guard) = match (sandbox.end(), outcome) {
+            (Ok(guard), Ok(outcome @ Outcome::Completed { .. })) => (outcome, guard),
+            (Ok(_), Ok(lost)) => {
                 let kept = match &lost {
                     Outcome::NotStarted { .. } => steps.abort_unbegun(folders),
                     _ => steps.abort(folders),
@@ -250,7 +264,12 @@ impl Executor {
             (_, Err(error)) => return Err(RunError::from(error).but_kept(steps.abort(folders))),
         };
         let ended = Instant::now();
-        let done = steps.close(folders, &outcome)?;
+        let done = steps.close(folders, &outcome).inspect_err(|error| {
+            // What was staged takes up room for as long as an overlay is there.
+            if error.is_for_lack_of_room() {
+                guard.wait(FULL_DISK_PATIENCE);
+            }
+        })?;
         let committed_in = ended.elapsed();
         Ok(Finished {
             outcome,

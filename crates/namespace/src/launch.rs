@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::Signal;
 
 use crate::cgroup::Cgroup;
+use crate::guards::{self, GuardEnd};
 use crate::link;
 use crate::report::{Confinement, Failed, Landlock, News};
 use crate::spec::{Spec, Wanted};
@@ -125,26 +126,30 @@ impl Sandbox {
         self.cgroup.is_some()
     }
 
-    /// Ends everything in it, and waits until nothing is left.
-    pub fn end(mut self) -> io::Result<()> {
+    /// Ends everything in it, and waits until nothing is left but the guard, which holds the
+    /// overlays for another while.
+    pub fn end(mut self) -> io::Result<GuardEnd> {
         self.finish()
     }
 
-    fn finish(&mut self) -> io::Result<()> {
-        let Some(mut guard) = self.guard.take() else { return Ok(()) };
+    fn finish(&mut self) -> io::Result<GuardEnd> {
+        let Some(mut guard) = self.guard.take() else { return Ok(GuardEnd::past()) };
         let _ = self.setup.shutdown(std::net::Shutdown::Both);
-        let Some(first) = &self.first else { return guard.wait().map(drop) };
+        let Some(first) = &self.first else {
+            guard.wait()?;
+            return Ok(GuardEnd::past());
+        };
         let _ = rustix::process::pidfd_send_signal(first, Signal::KILL);
         let mut ended = [PollFd::new(first, PollFlags::IN)];
         let ended = rustix::io::retry_on_intr(|| poll(&mut ended, None));
-        if self.guard_is_apart {
-            // What it holds goes with it, and may take as long as writing out a whole disk.
-            let reaper = std::thread::Builder::new().name("guard".into());
-            drop(reaper.spawn(move || guard.wait()));
+        let guard_end = if self.guard_is_apart {
+            guards::see_off(guard)
         } else {
             guard.wait()?;
-        }
-        Ok(ended.map(drop)?)
+            GuardEnd::past()
+        };
+        ended?;
+        Ok(guard_end)
     }
 }
 

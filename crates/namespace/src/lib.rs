@@ -10,6 +10,7 @@ mod cgroup;
 mod ephemeral;
 mod executor;
 mod facts;
+mod guards;
 mod inside;
 mod kernel;
 mod launch;
@@ -29,6 +30,7 @@ pub use executor::{
     Executor, Finished, FolderStep, KeptStep, RunError, View, ViewChoice, WorkFolder, tell_git,
 };
 pub use facts::{Fact, FactId, FactsRequest, Presence, facts};
+pub use guards::GuardEnd;
 pub use launch::{Sandbox, StartError};
 pub use report::{Confinement, Failed, Landlock};
 pub use spec::{Folder, FolderView, Home, HostPath, Limits, Network, Spec, Toolchain};

@@ -33,8 +33,7 @@ pub(crate) fn send<T: Serialize>(
     (&*socket).write_all(&body)
 }
 
-/// Leaves descriptors in a socket. They stay open until the process that has its other end reads
-/// them, or ends.
+/// Hands over descriptors, for somebody to [`hold`].
 pub(crate) fn leave(socket: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<()> {
     for some in descriptors.chunks(MAX_DESCRIPTORS) {
         let some: Vec<_> = some.iter().map(AsFd::as_fd).collect();
@@ -46,6 +45,27 @@ pub(crate) fn leave(socket: &UnixStream, descriptors: &[OwnedFd]) -> io::Result<
     Ok(())
 }
 
+/// Takes descriptors that were left in a socket. `false` when there will be no more.
+pub(crate) fn hold(socket: &UnixStream, held: &mut Vec<OwnedFd>) -> io::Result<bool> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let received = rustix::io::retry_on_intr(|| {
+        let mut into = [IoSliceMut::new(&mut byte)];
+        recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    held.extend(descriptors(ancillary));
+    Ok(received.bytes > 0)
+}
+
+fn descriptors(mut ancillary: RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let of = |message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    };
+    ancillary.drain().filter_map(of).flatten().collect()
+}
+
 pub(crate) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> io::Result<(T, Vec<OwnedFd>)> {
     let mut length = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
@@ -54,14 +74,7 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: &UnixStream) -> io::Result<(T
         let mut into = [IoSliceMut::new(&mut length)];
         recvmsg(socket, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
     })?;
-    let descriptors = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        })
-        .flatten()
-        .collect();
+    let descriptors = descriptors(ancillary);
     (&*socket).read_exact(&mut length[received.bytes..])?;
     let length = u32::from_le_bytes(length);
     if length > MAX_BYTES {

@@ -7,7 +7,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -21,17 +21,21 @@ use codeagent_test_support::filesystems::{SmallDisk, skip};
 use codeagent_test_support::{TempWorkspace, assert_tree_eq};
 use codeagent_worker::{Request, Settings, WorkerProcess, WorkerSpec};
 use common::{PROGRAM, Session, eventually, processes_that_name, sh, shell, start_worker};
+use rustix::process::{Pid, Signal, kill_process};
 
 const VIEWS: [View; 2] = [View::Transactional, View::Live];
 
-/// How many descriptors wait in sockets of a process.
-fn left_in_sockets(pid: u32) -> usize {
-    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
-    let texts = infos.filter_map(|info| fs::read_to_string(info.unwrap().path()).ok());
-    let counts = texts.filter_map(|text| {
+/// How many overlays a process has open, and how many descriptors wait in its sockets.
+fn overlays_held(pid: u32) -> (usize, usize) {
+    const OVERLAYFS: rustix::fs::FsWord = 0x794c_7630;
+    let entries = |dir: &str| fs::read_dir(format!("/proc/{pid}/{dir}")).unwrap();
+    let is_overlay = |path: &Path| rustix::fs::statfs(path).is_ok_and(|fs| fs.f_type == OVERLAYFS);
+    let held = entries("fd").filter(|fd| is_overlay(&fd.as_ref().unwrap().path())).count();
+    let texts = entries("fdinfo").filter_map(|info| fs::read_to_string(info.unwrap().path()).ok());
+    let waiting = texts.filter_map(|text| {
         text.lines().find_map(|line| line.strip_prefix("scm_fds:")?.trim().parse::<usize>().ok())
     });
-    counts.sum()
+    (held, waiting.sum())
 }
 
 /// Of this process, the child from which another one descends.
@@ -44,6 +48,11 @@ fn child_above(pid: u32) -> u32 {
     }
 }
 
+/// The guard of the command whose command line this is in.
+fn guard_of(marker: &str) -> u32 {
+    child_above(processes_that_name(marker)[0])
+}
+
 /// When an overlay goes, the kernel writes out whatever waits to be written on that disk. It goes with
 /// the last who holds it: that has to be somebody whose end nobody waits for.
 #[test]
@@ -53,17 +62,81 @@ fn the_guard_holds_the_overlays_so_that_no_command_waits_until_a_disk_is_written
     let policy_home = Some(home.path().to_owned());
     let session = Session::with(TempWorkspace::new(), |policy| policy.home = policy_home);
     let marker = marker("held");
-    let until_alive = until_alive(&marker);
-    let script = format!("bash -c '(exec -a {marker} sleep 1000)' & {until_alive}; wait");
+    let script = format!("echo alive; sleep 1000; : # {marker}");
     let (orders, taken) = channel();
-    let mut held = None;
     let ran = session.run_watched(Exec { grace_ms: 300, ..shell(&script) }, taken, |_| {
-        let alive = processes_that_name(format!("{marker}\0"));
-        held = Some(left_in_sockets(child_above(alive[0])));
+        let guard = guard_of(&marker);
+        // Those of the folder and of the toolchain; and it takes them out of its socket.
+        eventually("it holds both", || overlays_held(guard) == (2, 0));
+        let works_in = fs::read_link(format!("/proc/{guard}/cwd")).unwrap();
+        assert_eq!(works_in, Path::new("/"), "it keeps nobody's directory in use");
         orders.send(Order::Cancel).unwrap();
     });
-    // Those of the folder and of the toolchain.
-    assert_eq!((held, &*ran.unwrap().stdout), (Some(2), "alive\n"));
+    assert_eq!(ran.unwrap().stdout, "alive\n");
+}
+
+/// A process that does nothing until this value is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn process(pid: u32) -> Self {
+        let stopped = Self(Pid::from_raw(pid.cast_signed()).unwrap());
+        kill_process(stopped.0, Signal::STOP).unwrap();
+        eventually("it has stopped", || stopped.still_is());
+        stopped
+    }
+
+    fn still_is(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|fields| fields.trim_start().starts_with('T'))
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+/// As one does that is in the kernel until a slow disk is written.
+#[test]
+fn a_guard_that_takes_its_time_holds_nobody_up() {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join(".cargo")).unwrap();
+    for view in VIEWS {
+        let workspace = TempWorkspace::with_fixture(|dir| sh("mkdir d; echo old > d/old", dir));
+        let session = Session::with(workspace, |policy| policy.home = Some(home.path().to_owned()))
+            .seen(view);
+        let before = session.snapshot();
+        let go_on = session.state.path().join("state/persistent/tmp/go-on");
+        let marker = marker(&format!("slow-{view:?}"));
+        let script = format!(
+            "rm -r d; echo new > new; echo new > ~/.cargo/new; echo alive
+             until [ -e /tmp/go-on ]; do sleep 0.01; done # {marker}"
+        );
+        let (_orders, taken) = channel();
+        let mut guard = None;
+        let ran = session.run_watched(shell(&script), taken, |_| {
+            guard.get_or_insert_with(|| Stopped::process(guard_of(&marker)));
+            fs::write(&go_on, "").unwrap();
+        });
+        let ran = ran.unwrap();
+        let guard = guard.unwrap();
+        assert_eq!((ran.code(), &*ran.stdout), (Some(0), "alive\n"), "{view:?}: {ran:?}");
+        assert!(guard.still_is(), "{view:?}");
+        let after = session.snapshot();
+        assert_eq!(fs::read_to_string(session.workspace.path("new")).unwrap(), "new\n");
+        session.worker().undo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&before, &session.snapshot());
+        session.worker().redo(1, OnConflict::Refuse).unwrap();
+        assert_tree_eq(&after, &session.snapshot());
+        assert_eq!(session.run("cat ~/.cargo/new").stdout, "new\n", "the next one: {view:?}");
+        assert!(guard.still_is(), "{view:?}");
+        let place = PathBuf::from(format!("/proc/{}", guard.0));
+        drop(guard);
+        eventually("it ends and is reaped", || !place.exists());
+        assert_eq!(processes_that_name(&marker), Vec::<u32>::new());
+    }
 }
 
 /// What a command is called that must not outlive its sandbox.
@@ -205,18 +278,35 @@ fn on_a_small_disk(test: &str, view: View) -> Option<(Session, SmallDisk, tempfi
 
 const FILL: &str = "rm -r d; echo new > f; head -c 500M /dev/zero > big; echo $?";
 
-/// Nothing holds it back, so there is no room left to record what it did.
+/// Nothing holds it back, so there is no room left to record what it did. What holds the room must go
+/// before anybody needs it, even if that takes a moment.
 #[test]
 fn what_fills_the_disk_is_not_kept() {
     let test = "what_fills_the_disk_is_not_kept";
     let Some((session, disk, _holder)) = on_a_small_disk(test, View::Transactional) else { return };
     let before = session.snapshot();
-    let refused = session.try_run(shell(FILL));
+    let go_on = session.state.path().join("state/persistent/tmp/go-on");
+    let marker = marker("filled");
+    let script = format!("{FILL}; until [ -e /tmp/go-on ]; do sleep 0.01; done # {marker}");
+    let (_orders, taken) = channel();
+    let mut guard = None;
+    let refused = std::thread::scope(|scope| {
+        session.run_watched(shell(&script), taken, |_| {
+            let slow = Stopped::process(*guard.get_or_insert_with(|| guard_of(&marker)));
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(500));
+                drop(slow);
+            });
+            fs::write(&go_on, "").unwrap();
+        })
+    });
+    assert!(!Path::new(&format!("/proc/{}", guard.unwrap())).exists(), "it was waited for");
     let Err(RunError::NotKept { outcome, reason }) = refused else { panic!("{refused:?}") };
-    assert_eq!(outcome.exit_code(), Some(0), "of the last echo");
+    assert_eq!(outcome.exit_code(), Some(0), "of the last loop");
     assert!(reason.to_string().contains("bytes are free where the undo log is kept"), "{reason}");
     assert_tree_eq(&before, &session.snapshot());
-    eventually("its space is given back", || disk.free_bytes() > 100 << 20);
+    let free = disk.free_bytes();
+    assert!(free > 100 << 20, "its space is given back: {free}");
     assert_eq!(session.run("rm -r d; echo new > f; ls").stdout, "f\n", "the next one works");
     session.worker().undo(1, OnConflict::Refuse).unwrap();
     assert_tree_eq(&before, &session.snapshot());

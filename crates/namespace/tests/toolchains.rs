@@ -73,6 +73,36 @@ fn left_beside_layers(session: &Session) -> Vec<PathBuf> {
     found.filter(|path| !path.ends_with("up")).collect()
 }
 
+/// What is on its way between processes counts against what their user may have open.
+#[test]
+fn commands_that_may_open_few_files_all_start_at_once() {
+    const COUNT: usize = 10;
+    let home = tempfile::tempdir().unwrap();
+    sh("mkdir .cargo .rustup .nvm .npm .pyenv .rbenv .deno .bun", home.path());
+    let session = Session::with(TempWorkspace::new(), |policy| {
+        policy.home = Some(home.path().to_owned());
+        policy.limits.open_files = Some(64);
+    });
+    let script = |number: usize| {
+        format!(
+            "ulimit -n; : > /tmp/come{number}
+             for i in $(seq 1000); do
+                 [ $(ls /tmp/come* | wc -l) -lt {COUNT} ] || {{ echo all; exit; }}
+                 sleep 0.02
+             done"
+        )
+    };
+    std::thread::scope(|scope| {
+        let session = &session;
+        let start = |number| scope.spawn(move || session.run_in_background(shell(&script(number))));
+        let started: Vec<_> = (0..COUNT).map(start).collect();
+        for ran in started {
+            let ran = ran.join().unwrap().unwrap();
+            assert_eq!((ran.code(), &*ran.stdout), (Some(0), "64\nall\n"), "{ran:?}");
+        }
+    });
+}
+
 #[test]
 fn what_a_killed_session_has_left_beside_the_layers_goes_with_the_next_one() {
     let home = tempfile::tempdir().unwrap();

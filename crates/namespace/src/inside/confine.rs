@@ -44,20 +44,24 @@ pub(super) fn confine(spec: &Spec) -> io::Result<Confinement> {
     Ok(Confinement { landlock })
 }
 
+/// Of one's own, and of what one starts.
+pub(super) fn limit_open_files(limits: &Limits) -> io::Result<()> {
+    set(Resource::Nofile, limits.open_files)
+}
+
 fn set_limits(limits: Limits) -> io::Result<()> {
-    let set = |resource, limit: Option<u64>| {
-        let Some(limit) = limit else { return Ok(()) };
-        let hardest = rustix::process::getrlimit(resource).maximum;
-        let limit = Some(hardest.map_or(limit, |hardest| hardest.min(limit)));
-        rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })
-    };
     set(Resource::Core, Some(0))?;
     set(Resource::Nproc, limits.processes)?;
-    set(Resource::Nofile, limits.open_files)?;
     set(Resource::Fsize, limits.file_bytes)?;
     // Of each process; the sum of them is what a cgroup is for.
-    set(Resource::Data, limits.memory_bytes)?;
-    Ok(())
+    set(Resource::Data, limits.memory_bytes)
+}
+
+fn set(resource: Resource, limit: Option<u64>) -> io::Result<()> {
+    let Some(limit) = limit else { return Ok(()) };
+    let hardest = rustix::process::getrlimit(resource).maximum;
+    let limit = Some(hardest.map_or(limit, |hardest| hardest.min(limit)));
+    Ok(rustix::process::setrlimit(resource, Rlimit { current: limit, maximum: limit })?)
 }
 
 /// Whether the kernel's Landlock is of use: its first version lets nobody move a file to another

@@ -39,8 +39,8 @@ pub(crate) use trial::try_everything;
 /// The guard. Returns when nothing of the sandbox is left.
 pub(crate) fn guard(setup: UnixStream) -> ExitCode {
     match start(&setup) {
-        Ok((child, _life)) => {
-            watch(&setup, &child);
+        Ok((child, life)) => {
+            watch(&setup, &child, &life);
             ExitCode::SUCCESS
         }
         Err(failed) => {
@@ -50,8 +50,8 @@ pub(crate) fn guard(setup: UnixStream) -> ExitCode {
     }
 }
 
-/// Process 1, and a socket that is open for as long as this process lives. In it is what process 1
-/// has left there for us to hold; nobody reads it.
+/// Process 1, and a socket that is open for as long as this process lives, over which process 1
+/// hands over what we are to hold.
 fn start(setup: &UnixStream) -> Result<(OwnedFd, UnixStream), Failed> {
     let context = "reading what the sandbox is to be";
     let (wanted, mut descriptors) = link::receive::<Wanted>(setup).context(context)?;
@@ -115,21 +115,28 @@ fn pid_of(child: &OwnedFd) -> io::Result<i32> {
 }
 
 /// Waits until process 1 has ended; ends it when nobody is on the other side any more.
-fn watch(setup: &UnixStream, child: &OwnedFd) {
-    let mut fds = [
-        PollFd::new(child, PollFlags::IN),
-        // Nothing is read here: process 1 does, and only its end matters to us.
-        PollFd::new(setup, PollFlags::RDHUP),
-    ];
+fn watch(setup: &UnixStream, child: &OwnedFd, life: &UnixStream) {
+    // We may outlive the command for a while, and no directory of anybody's is to be in use for that.
+    let _ = rustix::process::chdir("/");
+    // What is not taken out of a socket counts against what the user may have open.
+    let (mut held, mut more_comes) = (Vec::new(), true);
     loop {
-        match poll(&mut fds, None) {
+        let mut fds = [
+            PollFd::new(child, PollFlags::IN),
+            // Nothing is read here: process 1 does, and only its end matters to us.
+            PollFd::new(setup, PollFlags::RDHUP),
+            PollFd::new(life, PollFlags::IN),
+        ];
+        let watched = if more_comes { 3 } else { 2 };
+        match poll(&mut fds[..watched], None) {
             Err(rustix::io::Errno::INTR) => continue,
             Err(_) => break,
             Ok(_) if !fds[0].revents().is_empty() => break,
-            Ok(_) => {
+            Ok(_) if !fds[1].revents().is_empty() => {
                 let _ = rustix::process::pidfd_send_signal(child, Signal::KILL);
                 break;
             }
+            Ok(_) => more_comes = link::hold(life, &mut held).unwrap_or(false),
         }
     }
     let wait = || waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED);
@@ -145,7 +152,13 @@ fn inhabit(wanted: &Wanted, setup: &UnixStream, control: OwnedFd, guard: UnixStr
     // Whoever asked can wait for our end, even if the guard should die before us.
     let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     let own: Vec<_> = own.iter().map(AsFd::as_fd).collect();
-    if link::send(setup, &news, &own).is_ok() && matches!(news, News::Ready(_)) {
+    let is_ready = matches!(news, News::Ready(_));
+    // Descriptors on their way are counted against the limit of who sends them, whoever they are of
+    // among all processes of the user: until now it was that of the session.
+    if link::send(setup, &news, &own).is_ok()
+        && is_ready
+        && confine::limit_open_files(&wanted.spec.limits).is_ok()
+    {
         serve(control);
     }
 }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use codeagent_control::{CommandLine, Exec, Order, Outcome, Stream};
 use codeagent_namespace::{
@@ -154,14 +154,17 @@ pub(crate) fn sh(script: &str, dir: &Path) {
 }
 
 /// Waits until something is so, or fails.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if is_so() {
-            return;
-        }
+pub(crate) fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    within(Duration::from_secs(5), what, is_so);
+}
+
+/// As [`eventually`], for what takes longer.
+pub(crate) fn within(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within {patience:?}");
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{what}: not within five seconds");
 }
 
 /// Processes whose command line has this text in it.
