@@ -38,11 +38,15 @@ fn run([view, working, undo, state, script]: [OsString; 5]) -> Result<String, Bo
     let worker = WorkerProcess::start(&WorkerSpec::new(Settings::new(&working, &undo))?, |_| {})??;
     let mut policy = Policy::new(state);
     policy.keep = Keep::Ephemeral;
+    // So that there is a cgroup around commands, where there can be one.
+    policy.limits.processes = Some(2000);
+    policy.limits.memory_bytes = Some(4 << 30);
     let executor = Executor::new(Surroundings::new(policy)?)?
         .with_live_options(codeagent_mount::live_options(2));
     let folder = WorkFolder { path: &working, worker: Some(worker.client()) };
     let (_orders, taken) = channel();
     let exec = Exec::new(CommandLine::Shell(script.into()));
     let finished = executor.run(&[folder], exec, ViewChoice::Only(view), taken, |_, _| {})?;
-    Ok(format!("{:?}", finished.outcome))
+    let where_it_ran = if finished.limits_are_shared { "in a cgroup" } else { "in no cgroup" };
+    Ok(format!("{:?}, {where_it_ran}", finished.outcome))
 }

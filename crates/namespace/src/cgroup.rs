@@ -33,8 +33,7 @@ impl Cgroup {
 
     /// Puts a process of it to where this one is.
     pub(crate) fn release(&self, process: u32) -> io::Result<()> {
-        let own = own(Path::new("/")).map_err(io::Error::other)?;
-        fs::write(own.join("cgroup.procs"), process.to_string())
+        release(Path::new("/"), process)
     }
 
     fn limit(&self, limits: &Limits) -> io::Result<()> {
@@ -67,6 +66,11 @@ impl Drop for Cgroup {
             }
         }
     }
+}
+
+fn release(root: &Path, process: u32) -> io::Result<()> {
+    let own = own(root).map_err(io::Error::other)?;
+    fs::write(own.join("cgroup.procs"), process.to_string())
 }
 
 /// Groups of processes that were killed before they could remove them. One that is in use cannot
@@ -153,6 +157,33 @@ mod tests {
         let old = machine("4:memory:/\n0::/\n");
         fs::remove_file(old.path().join(ROOT).join("cgroup.controllers")).unwrap();
         assert_eq!(delegated(old.path()), Err(NoCgroup::NotMounted));
+    }
+
+    #[test]
+    fn the_own_group_is_found_beside_those_of_version_1() {
+        let machine = machine("4:memory:/job\n1:name=systemd:/\n0::/user.slice/app.slice\n");
+        let top = machine.path().join(ROOT);
+        assert_eq!(own(machine.path()), Ok(top.join("user.slice/app.slice")));
+        fs::write(machine.path().join("proc/self/cgroup"), "0::/\n").unwrap();
+        assert_eq!(own(machine.path()).unwrap().components().count(), top.components().count());
+        fs::write(machine.path().join("proc/self/cgroup"), "4:memory:/job\n").unwrap();
+        assert_eq!(own(machine.path()), Err(NoCgroup::NotMounted));
+        fs::remove_file(machine.path().join("proc/self/cgroup")).unwrap();
+        assert_eq!(own(machine.path()), Err(NoCgroup::NotMounted));
+    }
+
+    #[test]
+    fn who_is_released_comes_to_where_this_process_is() {
+        let machine = machine("0::/user.slice/app.slice/terminal.scope\n");
+        release(machine.path(), 4711).unwrap();
+        let members = |group: &str| {
+            let members = machine.path().join(ROOT).join(group).join("cgroup.procs");
+            fs::read_to_string(members).unwrap()
+        };
+        assert_eq!(members("user.slice/app.slice/terminal.scope"), "4711");
+        assert_eq!(members("user.slice/app.slice"), "");
+        fs::remove_file(machine.path().join(ROOT).join("cgroup.controllers")).unwrap();
+        assert!(release(machine.path(), 4711).is_err());
     }
 
     #[test]

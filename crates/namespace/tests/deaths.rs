@@ -17,12 +17,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use codeagent_interceptor::{HistoryEntry, OnConflict};
+use codeagent_test_support::filesystems::skip;
 use codeagent_test_support::{
     CompareOptions, TempWorkspace, TreeSnapshot, assert_tree_eq, assert_tree_eq_with,
 };
 use codeagent_worker::{Settings, WorkerProcess, WorkerSpec};
 use common::{
-    PROGRAM, as_ordinary_user_with_fuse, eventually, every_process, mounts_that_name, sh,
+    PROGRAM, as_ordinary_user_with_fuse, eventually, every_process, mounts_that_name, sh, within,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -213,7 +214,9 @@ impl Scene {
 
     fn assert_nothing_is_left(&self, worker: &WorkerProcess, victim: Victim) {
         let own = worker.id();
-        eventually("only the new worker runs", || self.processes() == [own]);
+        // A guard ends when the kernel has written what waits for the disk.
+        let patience = Duration::from_secs(60);
+        within(patience, "only the new worker runs", || self.processes() == [own]);
         assert_eq!(mounts_that_name(self.holder()), Vec::<String>::new(), "{victim:?}");
         let staging = fs::read_dir(self.workspace.undo().join("staging")).unwrap().count();
         assert_eq!(staging, 0, "{victim:?}");
@@ -280,6 +283,9 @@ fn deaths(view: &'static str, usually: usize) {
     assert!(run.status.success(), "{run:?}");
     assert_eq!(fs::read_dir(state).unwrap().count(), 0, "homes of killed sessions");
     assert_eq!(cgroups_of(&sessions), Vec::<PathBuf>::new(), "groups of killed sessions");
+    if !String::from_utf8_lossy(&run.stdout).contains("in a cgroup") {
+        skip(&format!("no cgroup is left, {view}"), "sessions can make no cgroups of version 2");
+    }
 }
 
 #[test]
