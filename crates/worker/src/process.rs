@@ -18,7 +18,7 @@ use codeagent_interceptor::{
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
-use crate::claim::FolderClaim;
+use crate::claim::{self, FolderClaim};
 use crate::confine;
 use crate::enclosure;
 use crate::link;
@@ -233,7 +233,7 @@ fn open_engine(
     config.symlinks = settings.symlinks;
     config.paths = policy;
     config.events = Arc::clone(clients) as _;
-    Ok(UndoEngine::open(config)?)
+    Ok(claim::despite_lookers(|| UndoEngine::open(config.clone()))?)
 }
 
 /// Called with the undo directory locked: a socket that is there already belongs to nobody.
