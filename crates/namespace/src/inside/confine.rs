@@ -131,6 +131,9 @@ fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
+/// Of Linux 6.15; the same number everywhere.
+const OPEN_TREE_ATTR: libc::c_long = 467;
+
 /// System calls that no development tool needs, and that reach what namespaces do not hide.
 const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_ptrace,
@@ -146,6 +149,7 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_move_mount,
     libc::SYS_mount_setattr,
     libc::SYS_setns,
@@ -162,6 +166,7 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_finit_module,
     libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
     libc::SYS_reboot,
     libc::SYS_swapon,
     libc::SYS_swapoff,
