@@ -179,9 +179,12 @@ fn settle(wanted: &Wanted, setup: &UnixStream, guard: UnixStream) -> Result<Conf
     }
     let mut parts = tree::collect(spec)?;
     if !parts.devices.is_empty() {
-        let devices: Vec<_> = parts.devices.iter().map(OwnedFd::as_fd).collect();
-        link::send(setup, &News::Serve, &devices)
-            .and_then(|()| (&*setup).read_exact(&mut [0]))
+        // With one of them in our hands, whoever serves it could go and the kernel would wait for him.
+        let devices = std::mem::take(&mut parts.devices);
+        let sent: Vec<_> = devices.iter().map(OwnedFd::as_fd).collect();
+        let sent = link::send(setup, &News::Serve, &sent);
+        drop(devices);
+        sent.and_then(|()| (&*setup).read_exact(&mut [0]))
             .context("waiting for the folders to be served")?;
     }
     // Where it cannot be, commands end a little later.
