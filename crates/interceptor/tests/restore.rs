@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 
 use codeagent_common::{StepId, StepKind};
-use codeagent_interceptor::{RestoreReport, UndoError};
+use codeagent_interceptor::{RestoreReport, RollbackOptions, StagedChange, UndoError};
 use codeagent_test_support::{TreeSnapshot, assert_tree_eq, assert_tree_eq_with, fixtures};
 use common::{Bench, all_but, only, rel, rel_buf, rel_bufs};
 
@@ -251,4 +251,75 @@ fn extract_says_that_there_was_nothing() {
 
     assert!(!existed);
     assert_eq!(TreeSnapshot::capture(&dir).entries.len(), 1, "nothing but the directory");
+}
+
+/// A file, then a directory in its place, each by a commit, and then work of another step.
+fn replaced_twice() -> (Bench, Vec<TreeSnapshot>) {
+    let bench = Bench::new(|root| fs::write(root.join("file"), "original").unwrap());
+    let staging = bench.beside("staging");
+    let mut trees = vec![bench.snapshot()];
+    for round in ["first", "second"] {
+        match round {
+            "first" => fs::write(staging.join(round), round).unwrap(),
+            _ => {
+                fs::create_dir(staging.join(round)).unwrap();
+                fs::write(staging.join(round).join("inside"), round).unwrap();
+            }
+        }
+        bench.step(|fs| {
+            let place = StagedChange::Place { path: rel_buf("file"), staged: rel_buf(round) };
+            fs.engine().adopt(&staging, &[place]).unwrap();
+        });
+        trees.push(bench.snapshot());
+    }
+    bench.step(|fs| fs.append("file/inside", b", and more").unwrap());
+    trees.push(bench.snapshot());
+    (bench, trees)
+}
+
+#[test]
+fn what_commits_have_replaced_comes_back_from_before_each_of_them() {
+    for before in [1, 2] {
+        let (bench, trees) = replaced_twice();
+        let target = bench.beside("extracted").join("former");
+        let step = StepId(before);
+        assert!(bench.engine.extract(step, rel("file"), &target).unwrap());
+        let former = if before == 1 { "original" } else { "first" };
+        assert_eq!(fs::read_to_string(&target).unwrap(), former);
+        restore(&bench, step, &["file"]);
+        assert_tree_eq_with(&trees[before as usize - 1], &bench.snapshot(), &all_but(&[""]));
+        bench.assert_sound();
+        bench.undo(1);
+        assert_tree_eq(&trees[3], &bench.snapshot());
+        bench.undo(3);
+        assert_tree_eq(&trees[0], &bench.snapshot());
+        bench.redo(3);
+        assert_tree_eq(&trees[3], &bench.snapshot());
+    }
+}
+
+/// What the second step has replaced is missing in the store, or is another file.
+#[test]
+fn what_is_lost_of_what_a_commit_replaced_is_noticed_and_nothing_is_undone() {
+    let damages: [fn(&std::path::Path); 2] = [
+        |object| fs::remove_file(object).unwrap(),
+        |object| {
+            fs::remove_file(object).unwrap();
+            fs::write(object, "another").unwrap();
+        },
+    ];
+    for damage in damages {
+        let (bench, trees) = replaced_twice();
+        bench.undo(1);
+        let bench = bench.reopened_after(|workspace| {
+            let objects = fs::read_dir(workspace.undo().join("steps/2/objects")).unwrap();
+            objects.for_each(|object| damage(&object.unwrap().path()));
+        });
+        assert!(!bench.verify().is_sound());
+        let refused = bench.engine.rollback(1, RollbackOptions::default());
+        assert!(matches!(refused, Err(UndoError::Corrupt(_))), "{refused:?}");
+        let refused = bench.engine.restore(StepId(2), &rel_bufs(&["file"]));
+        assert!(matches!(refused, Err(UndoError::Corrupt(_))), "{refused:?}");
+        assert_tree_eq(&trees[2], &bench.snapshot());
+    }
 }

@@ -155,11 +155,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         step("mixed", MIXED),
         Scenario { act: Act::Ambient(MIXED), ..step("ambient", &[]) },
         Scenario { act: Act::Transaction(MIXED), ..step("transaction", &[]) },
-        Scenario {
-            history: &[BEFORE, MIXED],
-            act: Act::Engine(|engine, _| engine.rollback(1, RollbackOptions::default()).map(drop)),
-            ..step("undo", &[])
-        },
+        Scenario { history: &[BEFORE, MIXED], act: Act::Engine(undo), ..step("undo", &[]) },
         Scenario {
             history: &[BEFORE, MIXED, &[|fs| fs.remove_all("new")]],
             act: Act::Engine(|engine, _| engine.rollback(3, RollbackOptions::default()).map(drop)),
@@ -197,13 +193,13 @@ pub(crate) fn all() -> Vec<Scenario> {
         step("adopt", ADOPT),
         Scenario {
             history: &[BEFORE, ADOPT],
-            act: Act::Engine(|engine, _| engine.rollback(1, RollbackOptions::default()).map(drop)),
+            act: Act::Engine(undo),
             ..step("undo what was adopted", &[])
         },
         Scenario {
             history: &[BEFORE, ADOPT],
             undone: 1,
-            act: Act::Engine(|engine, _| engine.redo(1, RollbackOptions::default()).map(drop)),
+            act: Act::Engine(redo),
             ..step("redo what was adopted", &[])
         },
         Scenario {
@@ -220,11 +216,19 @@ pub(crate) fn all() -> Vec<Scenario> {
         .push(Scenario { configure: |config| config.durable = true, ..step("durable", MIXED) });
     scenarios.push(Scenario {
         history: &[BEFORE, MIXED],
-        act: Act::Engine(|engine, _| engine.rollback(1, RollbackOptions::default()).map(drop)),
+        act: Act::Engine(undo),
         configure: |config| config.durable = true,
         ..step("durable undo", &[])
     });
     scenarios
+}
+
+fn undo(engine: &UndoEngine, _: &Path) -> Result<()> {
+    engine.rollback(1, RollbackOptions::default()).map(drop)
+}
+
+fn redo(engine: &UndoEngine, _: &Path) -> Result<()> {
+    engine.redo(1, RollbackOptions::default()).map(drop)
 }
 
 const LOCK: &[Op] =
@@ -249,8 +253,6 @@ const WORK_LOCKED: &[Op] = &[
 /// lent again and again.
 #[allow(dead_code, reason = "the fault tests do without")]
 pub(crate) fn locked() -> Vec<Scenario> {
-    let undo: fn(&UndoEngine, &Path) -> Result<()> =
-        |engine, _| engine.rollback(1, RollbackOptions::default()).map(drop);
     vec![
         Scenario { history: &[LOCK], ..step("work in locked directories", WORK_LOCKED) },
         Scenario {
@@ -261,7 +263,7 @@ pub(crate) fn locked() -> Vec<Scenario> {
         Scenario {
             history: &[LOCK, WORK_LOCKED],
             undone: 1,
-            act: Act::Engine(|engine, _| engine.redo(1, RollbackOptions::default()).map(drop)),
+            act: Act::Engine(redo),
             ..step("redo in locked directories", &[])
         },
         Scenario { history: &[LOCK], ..step("adopt locked", ADOPT) },
