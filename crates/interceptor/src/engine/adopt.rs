@@ -66,7 +66,9 @@ pub struct AdoptReport {
     pub removed: u64,
     /// Not adopted, because the path policy does not allow it; with the rule.
     pub protected: Vec<(RelPathBuf, String)>,
-    /// Entries that made room and that somebody else had changed by then.
+    /// Entries that made room and that somebody else had changed by then. Workers of an older session
+    /// do not say that.
+    #[serde(default)]
     pub changed_meanwhile: Vec<RelPathBuf>,
 }
 
